@@ -1,0 +1,132 @@
+//! Documents on their way to a sink, many to a buffer.
+
+use super::{Lsn, Operation, Origin};
+
+/// What a sink is to do with a document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DocumentOperation {
+    /// Put the body under the id, whether one was there or not.
+    Upsert,
+    /// Remove the id, whether one was there or not.
+    Delete,
+}
+
+/// One entry of [`Documents`]: spans into its bytes, and where it came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DocumentEntry {
+    /// Upsert or delete.
+    pub operation: DocumentOperation,
+    /// Index into [`Documents::destinations`].
+    pub destination: u32,
+    /// The id's span: start and length.
+    pub id: (u32, u32),
+    /// The body's span; empty for a delete.
+    pub body: (u32, u32),
+    /// The change that it came from, as an index into the batch of changes.
+    pub change: u32,
+    /// The row event that made it.
+    pub source: Operation,
+    /// The commit that made it.
+    pub commit_lsn: Lsn,
+    /// When that was: microseconds since 1970-01-01 UTC.
+    pub commit_time: i64,
+}
+
+/// Documents of one mapping, in commit order. Several entries may have the same id: the last one wins.
+#[derive(Clone, Debug)]
+pub struct Documents {
+    /// The entity whose rows made them, as `schema.table`.
+    pub entity: String,
+    /// The branch that they came by.
+    pub origin: Origin,
+    /// The generation of the mapping that made them.
+    pub generation: i64,
+    /// Ids (UTF-8) and bodies (JSON text, validated).
+    pub bytes: Vec<u8>,
+    /// The destinations that entries name.
+    pub destinations: Vec<String>,
+    /// The entries, in order.
+    pub entries: Vec<DocumentEntry>,
+}
+
+/// One document, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DocumentView<'a> {
+    /// Upsert or delete.
+    pub operation: DocumentOperation,
+    /// Where in the sink.
+    pub destination: &'a str,
+    /// The document id.
+    pub id: &'a str,
+    /// JSON text; empty for a delete.
+    pub body: &'a str,
+    /// Where it came from.
+    pub entry: &'a DocumentEntry,
+}
+
+impl Documents {
+    /// No documents yet.
+    pub fn new(entity: impl Into<String>, origin: Origin, generation: i64) -> Self {
+        Self {
+            entity: entity.into(),
+            origin,
+            generation,
+            bytes: Vec::new(),
+            destinations: Vec::new(),
+            entries: Vec::new(),
+        }
+    }
+
+    /// The index of a destination, which is added where it is new.
+    pub fn destination(&mut self, name: &str) -> u32 {
+        let found = self.destinations.iter().position(|known| known == name);
+        let index = found.unwrap_or_else(|| {
+            self.destinations.push(name.to_owned());
+            self.destinations.len() - 1
+        });
+        u32::try_from(index).unwrap_or(u32::MAX)
+    }
+
+    /// Appends bytes and gives their span.
+    pub fn push_bytes(&mut self, bytes: &[u8]) -> (u32, u32) {
+        let span = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        (span(start), span(bytes.len()))
+    }
+
+    fn text(&self, (start, len): (u32, u32)) -> &str {
+        let bytes = self.bytes.get(start as usize..start as usize + len as usize);
+        bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
+    }
+
+    /// One document.
+    #[must_use]
+    pub fn view(&self, index: usize) -> Option<DocumentView<'_>> {
+        let entry = self.entries.get(index)?;
+        Some(DocumentView {
+            operation: entry.operation,
+            destination: self.destinations.get(entry.destination as usize)?,
+            id: self.text(entry.id),
+            body: self.text(entry.body),
+            entry,
+        })
+    }
+
+    /// All documents, in order.
+    pub fn iter(&self) -> impl Iterator<Item = DocumentView<'_>> {
+        (0..self.entries.len()).filter_map(|index| self.view(index))
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}

@@ -1,0 +1,26 @@
+//! The words of Anabranch: plain data that every other room speaks, without I/O.
+//!
+//! Layer 0. Nothing here may import from another room, name a runtime or do I/O. Rows and documents are
+//! kept in arenas ([`ChangeBatch`], [`Documents`]): one buffer a batch, spans into it, no allocation a row.
+
+mod change;
+mod document;
+mod failure;
+mod identity;
+mod lsn;
+mod outcome;
+mod relation;
+mod revision;
+mod snapshot;
+mod value;
+
+pub use change::{Cell, Change, ChangeBatch, Operation, Origin, RowSpan, RowView, TransactionInfo};
+pub use document::{DocumentEntry, DocumentOperation, DocumentView, Documents};
+pub use failure::{Failure, FailureClass};
+pub use identity::{document_id, push_document_id};
+pub use lsn::{Lsn, ParseLsnError};
+pub use outcome::{EmittedDocument, Outcome, Outcomes};
+pub use relation::{Column, EntityName, ParseEntityError, Relation, ReplicaIdentity};
+pub use revision::{Description, Encoding, PluginKind, Revision};
+pub use snapshot::{ParseSnapshotError, Snapshot, Xid};
+pub use value::ValueType;
