@@ -8,6 +8,8 @@
 //! its own process ends.
 
 pub mod command;
+pub mod guests;
+pub mod paths;
 pub mod postgres;
 pub mod wait;
 
