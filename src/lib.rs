@@ -2,3 +2,4 @@
 //! already exist, and merges the two through transforms that its users write as WebAssembly components.
 pub mod model;
 pub mod pipeline;
+pub mod state;
