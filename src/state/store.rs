@@ -19,7 +19,7 @@ impl Store {
     }
 
     /// Makes the schema, or brings it up to date.
-    pub async fn upgrade(&self, client: &mut Client) -> Result<(), StateError> {
+    pub async fn upgrade(&self, client: &Client) -> Result<(), StateError> {
         upgrade::upgrade(client).await
     }
 

@@ -61,15 +61,22 @@ const STEPS: &[&str] = &[r"
     );
 "];
 
-/// Makes the schema, or brings it up to this program's version.
-pub(super) async fn upgrade(client: &mut Client) -> Result<(), StateError> {
+/// Makes the schema, or brings it up to this program's version, in one transaction.
+pub(super) async fn upgrade(client: &Client) -> Result<(), StateError> {
+    client.batch_execute("begin").await.map_err(StateError::query("begin an upgrade"))?;
+    let applied = apply(client).await;
+    let end = if applied.is_ok() { "commit" } else { "rollback" };
+    let ended = client.batch_execute(end).await.map_err(StateError::query("end an upgrade"));
+    applied.and(ended)
+}
+
+async fn apply(client: &Client) -> Result<(), StateError> {
     let failed = StateError::query;
-    let transaction = client.transaction().await.map_err(failed("begin an upgrade"))?;
-    transaction
+    client
         .execute("select pg_advisory_xact_lock($1)", &[&UPGRADE_LOCK])
         .await
         .map_err(failed("lock it for an upgrade"))?;
-    let exists = transaction
+    let exists = client
         .query_one("select to_regclass('anabranch.version') is not null", &[])
         .await
         .map_err(failed("look for it"))?;
@@ -77,24 +84,26 @@ pub(super) async fn upgrade(client: &mut Client) -> Result<(), StateError> {
         let create = "create schema if not exists anabranch; \
                       create table anabranch.version (version integer not null); \
                       insert into anabranch.version values (0)";
-        transaction.batch_execute(create).await.map_err(failed("create it"))?;
+        client.batch_execute(create).await.map_err(failed("create it"))?;
     }
-    let row = transaction
+    let row = client
         .query_one("select version from anabranch.version", &[])
         .await
         .map_err(failed("read its version"))?;
     let found: i32 = row.get(0);
     let known = i32::try_from(STEPS.len()).unwrap_or(i32::MAX);
-    let next = usize::try_from(found).unwrap_or(0);
     if found > known {
         return Err(StateError::Newer { found, known });
     }
-    for step in &STEPS[next..] {
-        transaction.batch_execute(step).await.map_err(failed("upgrade it"))?;
+    if found == known {
+        return Ok(());
     }
-    transaction
+    for step in &STEPS[usize::try_from(found).unwrap_or(0)..] {
+        client.batch_execute(step).await.map_err(failed("upgrade it"))?;
+    }
+    client
         .execute("update anabranch.version set version = $1", &[&known])
         .await
         .map_err(failed("write its version"))?;
-    transaction.commit().await.map_err(failed("commit its upgrade"))
+    Ok(())
 }
