@@ -9,6 +9,7 @@ use crate::{
     },
 };
 
+mod golden;
 mod oracle;
 
 /// A cell with its text.
