@@ -4,4 +4,5 @@ pub mod backfill;
 pub mod model;
 pub mod pgoutput;
 pub mod pipeline;
+pub mod sink;
 pub mod state;
