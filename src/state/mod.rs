@@ -41,20 +41,8 @@ pub struct StoredMapping {
     pub name: String,
     /// Its table.
     pub entity: EntityName,
-    /// The transform's name.
-    pub plugin: String,
-    /// The transform's version, strict semver.
-    pub plugin_version: String,
-    /// SHA-256 of the transform's bytes, lower-case hex.
-    pub sha256: String,
-    /// What the transform declared to read, as canonical JSON.
-    pub inputs: String,
-    /// The sink's name.
-    pub sink: String,
-    /// Where its documents land.
-    pub destination: String,
-    /// The manual part of the version.
-    pub manual_version: Option<String>,
+    /// What its documents come from: `pipeline::Identity` as JSON.
+    pub identity: String,
     /// How often it was rebuilt, from 1.
     pub generation: i64,
     /// The last generation whose backfill completed; 0 before the first.

@@ -114,9 +114,8 @@ impl Store {
 
     /// All mappings, by name.
     pub async fn mappings(&self, client: &Client) -> Result<Vec<StoredMapping>, StateError> {
-        let query = "select name, entity, plugin, plugin_version, sha256, inputs, sink, destination, \
-                     manual_version, generation, built, accepted::text, status, last_error, attempts \
-                     from anabranch.mapping where installation = $1 order by name";
+        let query = "select name, entity, identity::text, generation, built, accepted::text, status, last_error, \
+                     attempts from anabranch.mapping where installation = $1 order by name";
         let rows = client
             .query(query, &[&self.installation])
             .await
@@ -126,16 +125,12 @@ impl Store {
 
     /// Writes a mapping as a whole: a new one, or a new generation or revision of it.
     pub async fn save_mapping(&self, client: &Client, wanted: &StoredMapping) -> Result<(), StateError> {
-        let query = "insert into anabranch.mapping (installation, name, entity, plugin, plugin_version, sha256, \
-                     inputs, sink, destination, manual_version, generation, built, accepted, status, last_error, \
-                     attempts) \
-                     values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13::text::pg_lsn, $14, $15, $16) \
+        let query = "insert into anabranch.mapping (installation, name, entity, identity, generation, built, \
+                     accepted, status, last_error, attempts) \
+                     values ($1, $2, $3, $4::text::jsonb, $5, $6, $7::text::pg_lsn, $8, $9, $10) \
                      on conflict (installation, name) do update set entity = excluded.entity, \
-                     plugin = excluded.plugin, plugin_version = excluded.plugin_version, \
-                     sha256 = excluded.sha256, inputs = excluded.inputs, sink = excluded.sink, \
-                     destination = excluded.destination, manual_version = excluded.manual_version, \
-                     generation = excluded.generation, built = excluded.built, accepted = excluded.accepted, \
-                     status = excluded.status, last_error = excluded.last_error, \
+                     identity = excluded.identity, generation = excluded.generation, built = excluded.built, \
+                     accepted = excluded.accepted, status = excluded.status, last_error = excluded.last_error, \
                      attempts = excluded.attempts, updated_at = now()";
         client
             .execute(
@@ -144,13 +139,7 @@ impl Store {
                     &self.installation,
                     &wanted.name,
                     &wanted.entity.to_string(),
-                    &wanted.plugin,
-                    &wanted.plugin_version,
-                    &wanted.sha256,
-                    &wanted.inputs,
-                    &wanted.sink,
-                    &wanted.destination,
-                    &wanted.manual_version,
+                    &wanted.identity,
                     &wanted.generation,
                     &wanted.built,
                     &wanted.accepted.to_string(),
@@ -338,24 +327,18 @@ fn entity(what: &'static str, row: &Row, column: usize) -> Result<EntityName, St
 
 fn mapping(row: &Row) -> Result<StoredMapping, StateError> {
     let all = [MappingStatus::Running, MappingStatus::Failing, MappingStatus::Refused];
-    let word: &str = row.get(12);
+    let word: &str = row.get(6);
     let status = all.into_iter().find(|status| status.as_str() == word);
     Ok(StoredMapping {
         name: row.get(0),
         entity: entity("mapping.entity", row, 1)?,
-        plugin: row.get(2),
-        plugin_version: row.get(3),
-        sha256: row.get(4),
-        inputs: row.get(5),
-        sink: row.get(6),
-        destination: row.get(7),
-        manual_version: row.get(8),
-        generation: row.get(9),
-        built: row.get(10),
-        accepted: lsn("mapping.accepted", row, 11)?,
+        identity: row.get(2),
+        generation: row.get(3),
+        built: row.get(4),
+        accepted: lsn("mapping.accepted", row, 5)?,
         status: status.ok_or_else(|| malformed("mapping.status", word))?,
-        last_error: row.get(13),
-        attempts: row.get(14),
+        last_error: row.get(7),
+        attempts: row.get(8),
     })
 }
 
