@@ -7,8 +7,10 @@ mod documents;
 mod ledger;
 mod retry;
 mod route;
+mod toast;
 
 pub use documents::{ChangeFailure, DocumentRules, assemble, guest_selection};
 pub use ledger::{LaneId, Ledger, WorkId};
 pub use retry::{Backoff, NextAttempt, RetryPolicy};
 pub use route::{Segment, Selection, Subscriptions, segments};
+pub use toast::{complete, incomplete};
