@@ -282,8 +282,11 @@ impl Host {
         source.emit("alter publication".into(), rng);
         let baseline = (self.fault != Some(Fault::NoPublicationBaseline)).then(|| everything_before(xid));
         self.disk.lanes.push(LaneDisk { table: 1, generation: 1, ..LaneDisk::default() });
-        // It receives from here on what every other lane receives.
-        let received = source.wal.get(self.live.position.wrapping_sub(1)).map_or(Lsn::ZERO, |r| r.end);
+        // What the stream has of this table from before is not all of it: the lane begins here.
+        let received = match self.fault {
+            Some(Fault::LaneBeforePublication) => Lsn::ZERO,
+            _ => source.wal_end(),
+        };
         self.live.lanes.push(Lane { received, accepted: received, ..Lane::default() });
         self.request(1, &[2], baseline.map(Arc::new), source, rng);
     }
