@@ -4,3 +4,4 @@
 //! else waits, sends and stores.
 
 pub mod retry;
+pub mod rollout;
