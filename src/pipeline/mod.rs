@@ -1,7 +1,19 @@
-//! What happens to a batch between the source and a sink, as state machines without I/O.
+//! From changes to documents: who gets which change, what becomes of the answers, what may be confirmed, when
+//! a failure is tried again, and what a change of versions asks for.
 //!
-//! Layer 1: synchronous, no clock, no runtime. Machines take an event and return what to do; somebody
-//! else waits, sends and stores.
+//! Layer 1: pure decisions without I/O, time or tasks. `runtime` carries them out.
 
-pub mod retry;
-pub mod rollout;
+mod documents;
+mod ledger;
+mod retry;
+mod rollout;
+mod route;
+
+pub use documents::{ChangeFailure, DocumentRules, assemble, guest_selection};
+pub use ledger::{LaneId, Ledger, WorkId};
+pub use retry::{Backoff, NextAttempt, RetryPolicy};
+pub use rollout::{
+    Conflict, Decision, Difference, Identity, Inputs, PluginStamp, RolloutPolicy, Route, Step, Stored, Wanted,
+    compare,
+};
+pub use route::{Segment, Selection, Subscriptions, segments};
