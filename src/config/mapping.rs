@@ -316,7 +316,8 @@ mod tests {
     }
 
     fn config(text: &str) -> Config {
-        super::super::parse("anabranch.toml", text, &|_| None).unwrap()
+        let user = |name: &str| (name == "USER").then(|| "ada".into());
+        super::super::parse("anabranch.toml", text, &user).unwrap()
     }
 
     const ONE_SINK: &str = "[sink.search]\nkind = \"null\"\n";

@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use crate::model::{EntityName, Secret};
+use crate::{
+    model::{EntityName, Secret},
+    postgres::ConnectSettings,
+};
 
 use super::{
     error::{At, ConfigError, Problems, did_you_mean, listed},
@@ -54,12 +57,13 @@ pub(super) fn resolve(
     let backfill = resolver.backfill(&file.backfill);
     let pipeline = resolver.pipeline(&file.pipeline);
     let log = resolver.log(&file.log);
-    match problems.into_error(path, text) {
-        Some(error) => Err(error),
-        None => {
+    match (problems.into_error(path, text), source) {
+        (None, Some(source)) => {
             let file = path.to_owned();
             Ok(Config { file, source, plugins, sinks, maps, backfill, pipeline, log })
         }
+        (Some(error), _) => Err(error),
+        (None, None) => Err(ConfigError::whole(path, "[source] cannot be used")),
     }
 }
 
@@ -196,7 +200,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn source(&self, table: &SourceTable) -> SourceSettings {
+    fn source(&self, table: &SourceTable) -> Option<SourceSettings> {
         let minute = 60 * SECOND;
         let status_interval =
             self.duration(table.status_interval.as_ref(), 10 * SECOND, SECOND / 10..=60 * minute);
@@ -213,15 +217,32 @@ impl Resolver<'_> {
             );
             self.complain(&typed.map(|typed| typed.at.clone()).unwrap_or_default(), message);
         }
-        SourceSettings {
-            url: table.url.as_ref().and_then(|url| self.secret(url)),
-            slot: self.slot(table.slot.as_ref()),
-            publication: self.publication(table.publication.as_ref()),
+        let slot = self.slot(table.slot.as_ref());
+        let publication = self.publication(table.publication.as_ref());
+        Some(SourceSettings {
+            connect: self.connect(table)?,
+            slot,
+            publication,
             manage_publication: table.manage_publication.as_ref().is_none_or(|typed| typed.value),
             status_interval,
             silence_limit,
             heartbeat_interval,
-        }
+        })
+    }
+
+    /// The connection settings; none if they are wrong, which is told.
+    fn connect(&self, table: &SourceTable) -> Option<ConnectSettings> {
+        let environment = |name: &str| (self.references.environment)(name)?.into_string().ok();
+        let text = match &table.url {
+            Some(typed) => self.secret(typed)?,
+            None => Secret::new(""),
+        };
+        let at = match &table.url {
+            Some(typed) => typed.at.clone(),
+            None => At { offset: None, key: "source".to_owned() },
+        };
+        let settings = ConnectSettings::parse(text.expose(), environment);
+        settings.map_err(|error| self.complain(&at, error.to_string())).ok()
     }
 
     fn slot(&self, typed: Option<&Text>) -> String {

@@ -11,6 +11,7 @@ use std::{
 
 use crate::{
     model::{EntityName, Secret},
+    postgres::ConnectSettings,
     sink::SinkSettings,
 };
 
@@ -39,8 +40,8 @@ pub struct Config {
 /// `[source]`: the database and how to listen to it.
 #[derive(Clone, Debug)]
 pub struct SourceSettings {
-    /// The connection string; none means the `PG*` variables of the environment.
-    pub url: Option<Secret>,
+    /// How to connect: `url`, completed by the `PG*` variables of the environment.
+    pub connect: ConnectSettings,
     /// The replication slot: also the installation's name.
     pub slot: String,
     /// The publication.

@@ -18,7 +18,7 @@ fn c093_golden_errors() {
         }
         let name = path.file_name().unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        let error = parse(name, &text, &|_| None).expect_err(&format!("{name:?} has an error"));
+        let error = parse(name, &text, &user).expect_err(&format!("{name:?} has an error"));
         let said = format!("{error}\n");
         let golden = path.with_extension("err");
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
@@ -28,6 +28,11 @@ fn c093_golden_errors() {
         seen += 1;
     }
     assert!(seen >= 20, "only {seen} golden files");
+}
+
+/// An environment in which a config without `url` connects as somebody.
+fn user(name: &str) -> Option<std::ffi::OsString> {
+    (name == "USER").then(|| "ada".into())
 }
 
 const FULL: &str = r#"
@@ -101,6 +106,7 @@ fn environment(name: &str) -> Option<std::ffi::OsString> {
         "PASSWORD" => Some("marker-password".into()),
         "TOKEN" => Some("marker-token".into()),
         "HOME" => Some("/home/ada".into()),
+        "USER" => Some("ada".into()),
         _ => None,
     }
 }
@@ -108,7 +114,8 @@ fn environment(name: &str) -> Option<std::ffi::OsString> {
 #[test]
 fn every_key_has_its_effect() {
     let config = parse("etc/anabranch.toml", FULL, &environment).unwrap();
-    assert_eq!(config.source.url.unwrap().expose(), "postgres://app:marker-password@db.example/shop");
+    let password = "postgres://app:marker-password@db.example/shop";
+    assert_eq!(config.source.connect, crate::postgres::ConnectSettings::parse(password, |_| None).unwrap());
     assert_eq!((config.source.slot.as_str(), config.source.publication.as_str()), ("1shop_2", "Shop Pub"));
     assert!(!config.source.manage_publication);
     assert_eq!(config.source.status_interval, Duration::from_secs(5));
@@ -149,18 +156,18 @@ fn every_key_has_its_effect() {
 fn a_short_config_is_enough() {
     let config = parse("anabranch.toml", "[sink.s]\nkind = \"null\"\n", &environment).unwrap();
     assert_eq!(config.source.slot, "anabranch");
-    assert!(config.source.url.is_none() && config.source.manage_publication);
+    assert!(config.source.manage_publication);
     assert_eq!(config.plugins.dir, Path::new("./plugins"));
     assert!(config.plugins.cache_dir.starts_with("/home/ada"));
     assert_eq!(config.backfill.chunk_size, 5000);
     assert_eq!(config.log.level, LogLevel::Info);
-    let homeless = parse("anabranch.toml", "[sink.s]\nkind = \"null\"\n", &|_| None).unwrap();
+    let homeless = parse("anabranch.toml", "[sink.s]\nkind = \"null\"\n", &user).unwrap();
     assert_eq!(homeless.plugins.cache_dir, Path::new("./plugins/.cache"));
 }
 
 #[test]
 fn c093_a_byte_order_mark_is_no_error() {
-    assert!(parse("anabranch.toml", "\u{feff}[sink.s]\nkind = \"null\"\n", &|_| None).is_ok());
+    assert!(parse("anabranch.toml", "\u{feff}[sink.s]\nkind = \"null\"\n", &user).is_ok());
 }
 
 #[test]
@@ -192,7 +199,7 @@ mod arbitrary {
         /// No text makes the reader panic, and an error always has a problem to show.
         #[test]
         fn no_text_is_too_odd(text in r#"(\[{1,2}(source|sink\.a|map|plugins\.x|log)\]{1,2}\n|(url|kind|slot|config|dir) = ("[a-z$\{\}é]*"|[0-9]{1,20}|\{a = "b"\}|\[\])\n|.|\n){0,12}"#) {
-            if let Err(error) = super::parse("x", &text, &|_| None) {
+            if let Err(error) = super::parse("x", &text, &super::user) {
                 prop_assert!(!error.problems.is_empty());
             }
         }

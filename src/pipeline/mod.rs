@@ -13,7 +13,7 @@ pub use documents::{ChangeFailure, DocumentRules, assemble, guest_selection};
 pub use ledger::{LaneId, Ledger, WorkId};
 pub use retry::{Backoff, NextAttempt, RetryPolicy};
 pub use rollout::{
-    Conflict, Decision, Difference, Identity, Inputs, PluginStamp, RolloutPolicy, Route, Step, Stored, Wanted,
-    compare,
+    Conflict, Decision, Difference, Identity, Inputs, PluginStamp, RolloutPolicy, Route, Step, Stored,
+    Wanted, compare,
 };
 pub use route::{Segment, Selection, Subscriptions, segments};
