@@ -37,7 +37,8 @@ mod machine_tests;
 mod simulation;
 
 pub use command::{
-    ChunkRead, Command, Emission, ReadFailure, ReadRequest, RestartReason, RunSpec, RunStats, RunView, Settings,
+    ChunkRead, Command, Emission, ReadFailure, ReadRequest, RestartReason, RunSpec, RunStats, RunView,
+    Settings,
 };
 pub use cursor::{Cursor, KeyColumn, Page, PageSettings, share_done};
 pub use keys::Keys;
