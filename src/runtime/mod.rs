@@ -1,0 +1,3 @@
+//! What runs: the only room that spawns tasks.
+
+pub mod telemetry;
