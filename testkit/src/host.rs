@@ -1,6 +1,7 @@
 //! The host as a child process: its directory, config, logs and signals.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -92,6 +93,8 @@ impl Host {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
+            // An interrupt from the terminal must not end it before it has done its work.
+            .process_group(0)
             .spawn()?;
         self.running = Some(Running { child, watchdog });
         Ok(())
