@@ -15,8 +15,9 @@ use crate::guests;
 use crate::wait::Pace;
 use crate::wait_for;
 
-/// Kills a process when its own input ends without a word: when the process that started both is gone.
-const WATCHDOG: &str = "read -r word || kill -KILL \"$1\" 2>/dev/null";
+/// When its own input ends without a word, the process that started both is gone: kills the host and removes
+/// its directory.
+const WATCHDOG: &str = "read -r word || { kill -KILL \"$1\" 2>/dev/null; rm -rf \"$2\"; }";
 
 /// `anabranch run` in a directory of its own. Dropped, the process is killed and the directory removed; the
 /// process also goes when this one is killed.
@@ -90,6 +91,7 @@ impl Host {
             .with_context(|| format!("cannot start {}", self.binary.display()))?;
         let watchdog = Command::new("/bin/sh")
             .args(["-c", WATCHDOG, "watchdog", &child.id().to_string()])
+            .arg(self.dir())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -58,10 +58,9 @@ async fn starts_signals_and_ends() {
 #[ignore = "run by a_killed_test_leaves_no_host in a process of its own"]
 #[allow(clippy::print_stdout)]
 fn hold_a_host() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut host = Host::new(script(&dir)).unwrap();
+    let mut host = Host::new(std::env::var("SCRIPT").unwrap()).unwrap();
     host.start().unwrap();
-    println!("\nhost={}", host.id().unwrap());
+    println!("\nhost={} {}", host.id().unwrap(), host.dir().display());
     loop {
         std::thread::park();
     }
@@ -69,7 +68,9 @@ fn hold_a_host() {
 
 #[test]
 fn a_killed_test_leaves_no_host() {
+    let dir = tempfile::tempdir().unwrap();
     let mut child = Command::new(std::env::current_exe().unwrap())
+        .env("SCRIPT", script(&dir))
         .args(["--ignored", "--exact", "hold_a_host", "--nocapture"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -78,10 +79,12 @@ fn a_killed_test_leaves_no_host() {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let host =
         lines.map(Result::unwrap).find_map(|line| line.strip_prefix("host=").map(str::to_owned)).unwrap();
+    let (host, directory) = host.split_once(' ').unwrap();
     child.kill().unwrap();
     child.wait().unwrap();
     wait_for("the host to be killed", DEADLINE, || {
-        Ok(!Command::new("kill").args(["-0", &host]).stderr(Stdio::null()).status()?.success())
+        Ok(!Command::new("kill").args(["-0", host]).stderr(Stdio::null()).status()?.success())
     })
     .unwrap();
+    wait_for("its directory to go", DEADLINE, || Ok(!Path::new(directory).exists())).unwrap();
 }
