@@ -43,7 +43,16 @@ const PLACES: &[(&str, &[&str], &str)] = &[
     ("bindgen", &["plugin/abi"], "only plugin/abi names generated bindings"),
     (
         "expose",
-        &["model/secret.rs", "config/", "postgres/", "sink/", "plugin/", "runtime/supervisor.rs", "cli/"],
+        &[
+            "model/secret.rs",
+            "config/",
+            "postgres/",
+            "sink/",
+            "plugin/",
+            "runtime/supervisor.rs",
+            "runtime/plan.rs",
+            "cli/",
+        ],
         "only who uses a secret sees its text",
     ),
 ];
