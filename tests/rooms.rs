@@ -4,6 +4,8 @@
 //! The rules are read from the source's tokens, comments and strings left out, so they hold for `use`, for
 //! full paths and for `super::` chains alike.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::Path;
 

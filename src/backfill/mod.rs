@@ -15,7 +15,7 @@
 //!   access share mode`) and *then* takes its snapshot: TRUNCATE and rewriting DDL are not MVCC-safe, and
 //!   without the lock a snapshot from before them finds the table empty.
 //! - Every transaction of the stream passes through [`Machine::apply`], also those that lanes skip.
-//! - The slot is never confirmed past [`Limbo::floor`].
+//! - The slot is never confirmed past [`Machine::confirmable`].
 //! - A machine lives no longer than the leader's session.
 //!
 //! # What it must never do

@@ -75,6 +75,12 @@ impl Ledger {
         self.lanes.get(&lane).is_some_and(|lane| lane.frozen.is_none())
     }
 
+    /// Up to where `lane` skips what is streamed again.
+    #[must_use]
+    pub fn skipped_until(&self, lane: LaneId) -> Lsn {
+        self.lanes.get(&lane).map_or(Lsn::ZERO, |lane| lane.next)
+    }
+
     /// Records that work is handed to `lane`, before the position of [`Ledger::processed`] moves past it.
     pub fn dispatched(&mut self, lane: LaneId) -> WorkId {
         self.next_work += 1;

@@ -8,6 +8,7 @@ mod ledger;
 mod retry;
 mod rollout;
 mod route;
+mod toast;
 
 pub use documents::{ChangeFailure, DocumentRules, assemble, guest_selection};
 pub use ledger::{LaneId, Ledger, WorkId};
@@ -17,3 +18,4 @@ pub use rollout::{
     Wanted, compare,
 };
 pub use route::{Segment, Selection, Subscriptions, segments};
+pub use toast::{complete, incomplete};

@@ -29,10 +29,9 @@ use crate::{
         Backoff, DocumentRules, LaneId, NextAttempt, RetryPolicy, Segment, WorkId, assemble, guest_selection, segments,
     },
     plugin::Transform,
-    sink::Sink,
 };
 
-use super::reread::Rereader;
+use super::{outlet::Outlet, reread::Rereader};
 
 /// What a lane works with now; replaced as a whole when the plugin is swapped.
 #[derive(Debug)]
@@ -76,7 +75,7 @@ pub(super) struct LaneSettings {
     pub(super) id: LaneId,
     pub(super) mapping: String,
     pub(super) entity: EntityName,
-    pub(super) sink: Arc<dyn Sink>,
+    pub(super) sink: Arc<Outlet>,
     pub(super) batch_rows: usize,
     pub(super) rereader: Arc<Rereader>,
 }
@@ -348,7 +347,7 @@ impl Shared {
                     let outcomes = if asked.is_empty() {
                         Default::default()
                     } else {
-                        transform.call(&batch, &asked).await.map_err(|fault| fault.failure())?
+                        transform.call(&batch, &asked).await.map_err(|fault| fault.to_failure())?
                     };
                     assemble(&batch, &rows, &outcomes, rules, &mut documents)
                         .map_err(|failed| name_row(failed.failure, &batch, failed.change))?;

@@ -11,7 +11,8 @@ use tempfile::TempDir;
 
 use crate::command::run;
 use crate::guests;
-use crate::{wait_for, wait_until};
+use crate::wait::Pace;
+use crate::wait_for;
 
 /// Kills a process when its own input ends without a word: when the process that started both is gone.
 const WATCHDOG: &str = "read -r word || kill -KILL \"$1\" 2>/dev/null";
@@ -191,20 +192,20 @@ impl Host {
     /// Waits until a line logged after `from` bytes contains `text`; returns that line. Fails at once when
     /// the process ends before.
     pub async fn wait_log(&mut self, from: usize, text: &str, deadline: Duration) -> Result<String> {
-        let mut line = None;
-        let mut ended = false;
-        wait_until(&format!("a log line with {text:?}"), deadline, async || {
-            ended = !self.is_running()?;
+        let description = format!("a log line with {text:?}");
+        let mut pace = Pace::new(&description, deadline);
+        loop {
+            // Asked before the log is read: what it logged before its end is in there.
+            let running = self.is_running()?;
             let log = self.log();
             let new = log.get(from..).unwrap_or_default();
-            line = new.lines().find(|line| line.contains(text)).map(str::to_owned);
-            Ok(line.is_some() || ended)
-        })
-        .await
-        .with_context(|| self.log_tail())?;
-        match line {
-            Some(line) => Ok(line),
-            None => bail!("the host ended without logging {text:?}\n{}", self.log_tail()),
+            if let Some(line) = new.lines().find(|line| line.contains(text)) {
+                return Ok(line.to_owned());
+            }
+            if !running {
+                bail!("the host ended without logging {text:?}\n{}", self.log_tail());
+            }
+            pace.again(Ok(false)).await.with_context(|| self.log_tail())?;
         }
     }
 

@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 
 use crate::postgres::connect;
 use crate::shop;
-use crate::wait_until;
+use crate::wait::Pace;
 
 /// Ids of rows that a load inserts start here; each seed has a range of its own.
 const OWN_IDS: u64 = 1_000_000_000;
@@ -156,12 +156,13 @@ impl Load {
     }
 
     async fn reconnect(&mut self) -> Result<()> {
-        let url = self.url.clone();
-        wait_until("the load's database to be back", Duration::from_secs(60), async || {
-            self.client = connect(&url).await?;
-            Ok(true)
-        })
-        .await
+        let mut pace = Pace::new("the load's database to be back", Duration::from_secs(60));
+        loop {
+            let connected = connect(&self.url).await.map(|client| self.client = client);
+            if !pace.again(connected.map(|()| true)).await? {
+                return Ok(());
+            }
+        }
     }
 
     fn known_id(&mut self) -> u64 {
@@ -212,7 +213,7 @@ impl Load {
                 let (first, last) = self.new_ids(2);
                 format!(
                     "update public.products set id = {first} where id = {id};
-                     update public.orders set id = {last}, status = 'moved' where id = {id}"
+                     update public.orders set id = {last}, status = 'shipped' where id = {id}"
                 )
             }
             80..86 => format!(
@@ -240,10 +241,10 @@ impl Load {
         let (kept_first, kept_last) = self.new_ids(2);
         format!(
             "begin;
-             update public.orders set status = 'first' where id = {id};
+             update public.orders set status = 'draft' where id = {id};
              savepoint one;
              {}
-             update public.orders set status = 'never' where id = {id};
+             update public.orders set status = 'cancelled' where id = {id};
              savepoint two;
              delete from public.products where id = {id};
              rollback to savepoint two;

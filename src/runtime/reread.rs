@@ -1,0 +1,109 @@
+//! Reads rows again by their keys, where the stream sent them without an unchanged TOASTed value.
+//!
+//! Waits until the change is visible, by the same exact test that the backfill uses: a row that is read
+//! before its transaction is visible would be an older one.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use tokio::sync::Mutex;
+use tracing::warn;
+
+use crate::{
+    model::{ChangeBatch, EntityName, Failure, FailureClass, Snapshot},
+    pipeline::{complete, incomplete},
+    plugin::Transform,
+    postgres::{Client, ConnectSettings, Purpose, reread},
+};
+
+/// How soon a reading that came too early is repeated.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Completes rows, on one connection that all lanes of a term share.
+#[derive(Debug)]
+pub(super) struct Rereader {
+    settings: ConnectSettings,
+    publication: String,
+    connection: Mutex<Connection>,
+}
+
+#[derive(Debug, Default)]
+struct Connection {
+    client: Option<Client>,
+    warned: HashSet<EntityName>,
+}
+
+impl Rereader {
+    pub(super) fn new(settings: ConnectSettings, publication: String) -> Self {
+        Self { settings, publication, connection: Mutex::default() }
+    }
+
+    /// The batch and selection with complete rows; as they were, where nothing is missing.
+    pub(super) async fn complete(
+        &self,
+        batch: &Arc<ChangeBatch>,
+        selection: &[u32],
+        transform: &Transform,
+    ) -> Result<(Arc<ChangeBatch>, Vec<u32>), Failure> {
+        let needed = transform.description().columns.as_deref();
+        let missing = incomplete(batch, selection, needed);
+        if missing.is_empty() {
+            return Ok((Arc::clone(batch), selection.to_vec()));
+        }
+        let mut connection = self.connection.lock().await;
+        let fresh = loop {
+            let (snapshot, fresh) = self.read(&mut connection, batch, &missing).await.map_err(|error| {
+                let message = format!("rows with unchanged TOASTed values could not be read again: {error}");
+                Failure::new(FailureClass::Retry, "toast-reread", message)
+            })?;
+            if sees_all(&snapshot, batch, &missing) {
+                break fresh;
+            }
+            tokio::time::sleep(AGAIN).await;
+        };
+        let (batch, selection) = complete(batch, selection, &missing, &fresh);
+        Ok((Arc::new(batch), selection))
+    }
+
+    async fn read(
+        &self,
+        connection: &mut Connection,
+        batch: &ChangeBatch,
+        missing: &[u32],
+    ) -> Result<(Snapshot, ChangeBatch), crate::postgres::Error> {
+        let client = match connection.client.take() {
+            Some(client) => client,
+            None => self.settings.connect(Purpose::Snapshot).await?,
+        };
+        let Some(first) = missing.first().map(|&index| &batch.changes[index as usize]) else {
+            return Err(crate::postgres::Error::nothing_to_read());
+        };
+        let relation = batch.relation(first);
+        if connection.warned.insert(relation.name.clone()) {
+            warn!(
+                entity = %relation.name,
+                rows = missing.len(),
+                "updates come without their unchanged large values, so those rows are read again; \
+                 `alter table {} replica identity full` avoids it",
+                relation.name,
+            );
+        }
+        let keys = missing.iter().filter_map(|&index| key_texts(batch, index)).collect::<Vec<_>>();
+        let read = reread(&client, &self.publication, relation, &keys).await?;
+        connection.client = Some(client);
+        Ok(read)
+    }
+}
+
+fn sees_all(snapshot: &Snapshot, batch: &ChangeBatch, missing: &[u32]) -> bool {
+    let xid = |&index: &u32| batch.transaction(&batch.changes[index as usize]).xid;
+    missing.iter().all(|index| snapshot.sees(xid(index)))
+}
+
+/// The key of a change's new row, as text.
+fn key_texts(batch: &ChangeBatch, index: u32) -> Option<Vec<String>> {
+    let change = &batch.changes[index as usize];
+    let relation = batch.relation(change);
+    let row = batch.row(change.new?);
+    let text = |&at: &usize| row.text(at).and_then(|text| String::from_utf8(text.to_vec()).ok());
+    relation.key.iter().map(text).collect()
+}
