@@ -6,6 +6,7 @@ pub mod config;
 pub mod model;
 pub mod pgoutput;
 pub mod pipeline;
+pub mod plugin;
 pub mod postgres;
 pub mod runtime;
 pub mod sink;

@@ -11,6 +11,7 @@ use std::{
 
 use crate::{
     model::{EntityName, Secret},
+    plugin::HostSettings,
     postgres::ConnectSettings,
     sink::SinkSettings,
 };
@@ -70,6 +71,19 @@ pub struct PluginsSettings {
 }
 
 impl PluginsSettings {
+    /// The settings of the plugin host.
+    #[must_use]
+    pub fn host_settings(&self) -> HostSettings {
+        HostSettings {
+            cache_dir: Some(self.cache_dir.clone()),
+            memory_limit: self.limits.memory,
+            call_deadline: self.limits.call_deadline,
+            max_output_bytes: self.limits.max_output,
+            instances: self.limits.instances,
+            ..HostSettings::default()
+        }
+    }
+
     /// The settings of a plugin, whether it has a table or not.
     #[must_use]
     pub fn of(&self, plugin: &str) -> PluginSettings {
@@ -79,6 +93,14 @@ impl PluginsSettings {
             rederive_patch: true,
             place: Place::default(),
         })
+    }
+}
+
+impl PluginSettings {
+    /// What the plugin is told, in clear: for the plugin room alone.
+    #[must_use]
+    pub fn guest_config(&self) -> BTreeMap<String, String> {
+        self.config.iter().map(|(key, value)| (key.clone(), value.expose().to_owned())).collect()
     }
 }
 
