@@ -94,15 +94,22 @@ impl fmt::Display for Refusal {
         const COMPONENT: &str = "build it with `anabranch plugin build`";
         match self {
             Self::Empty => f.write_str("the file is empty"),
-            Self::NotWasm => write!(f, "it is not WebAssembly (its first bytes are not `\\0asm`): {COMPONENT}"),
+            Self::NotWasm => {
+                write!(f, "it is not WebAssembly (its first bytes are not `\\0asm`): {COMPONENT}")
+            }
             Self::Wat => write!(f, "it is WebAssembly text, not a component in binary form: {COMPONENT}"),
             Self::CoreModule => {
                 write!(f, "it is a core module, not a component: {COMPONENT}, which makes one of it")
             }
-            Self::Damaged(problem) => write!(f, "it is a component that is cut or damaged ({problem}): copy it again"),
+            Self::Damaged(problem) => {
+                write!(f, "it is a component that is cut or damaged ({problem}): copy it again")
+            }
             Self::WitPackage => f.write_str("it is an interface description (WIT), not a component"),
             Self::OtherInterface { exports } if exports.is_empty() => {
-                write!(f, "it is a component that exports nothing; a plugin exports {PACKAGE}/describe@{VERSION}")
+                write!(
+                    f,
+                    "it is a component that exports nothing; a plugin exports {PACKAGE}/describe@{VERSION}"
+                )
             }
             Self::OtherInterface { exports } => write!(
                 f,
@@ -114,10 +121,17 @@ impl fmt::Display for Refusal {
                 "it exports {PACKAGE}/{name}@{VERSION} not; a plugin exports `describe`, and `transform` or `sink`"
             ),
             Self::NeedsNewer { needs, has: Some(has) } => {
-                write!(f, "needs {needs}, this host has {has}: upgrade the host, or rebuild with an SDK for {}.{}", has.major, has.minor)
+                write!(
+                    f,
+                    "needs {needs}, this host has {has}: upgrade the host, or rebuild with an SDK for {}.{}",
+                    has.major, has.minor
+                )
             }
             Self::NeedsNewer { needs, has: None } => {
-                write!(f, "needs {needs}, which this host does not have: upgrade the host, or rebuild without it")
+                write!(
+                    f,
+                    "needs {needs}, which this host does not have: upgrade the host, or rebuild without it"
+                )
             }
             Self::NotGranted(names) => write!(
                 f,
@@ -138,12 +152,16 @@ pub fn judge(bytes: &[u8]) -> Result<Shape, Refusal> {
         [] => return Err(Refusal::Empty),
         [0, b'a', b's', b'm', 1, 0, 0, 0, ..] => return Err(Refusal::CoreModule),
         [0, b'a', b's', b'm', _, _, 1, 0, ..] => {}
-        [0, b'a', b's', b'm', ..] => return Err(Refusal::Damaged("its header is of no known version".to_owned())),
+        [0, b'a', b's', b'm', ..] => {
+            return Err(Refusal::Damaged("its header is of no known version".to_owned()));
+        }
         _ if bytes.trim_ascii_start().starts_with(b"(") => return Err(Refusal::Wat),
         _ => return Err(Refusal::NotWasm),
     }
     let decoded = wit_component::decode(bytes).map_err(|error| Refusal::Damaged(format!("{error:#}")))?;
-    let wit_component::DecodedWasm::Component(resolve, world) = decoded else { return Err(Refusal::WitPackage) };
+    let wit_component::DecodedWasm::Component(resolve, world) = decoded else {
+        return Err(Refusal::WitPackage);
+    };
     let world = &resolve.worlds[world];
     let names = |keys: &mut dyn Iterator<Item = &wit_parser::WorldKey>| {
         keys.map(|key| resolve.name_world_key(key)).collect::<Vec<_>>()
@@ -175,7 +193,9 @@ fn judge_names(imports: Vec<String>, exports: Vec<String>) -> Result<Shape, Refu
         return Err(newer(name));
     }
     let exported = |wanted: &str| own.iter().find(|(_, (interface, _))| *interface == wanted);
-    let Some((_, (_, version))) = exported("describe") else { return Err(Refusal::MissingExport("describe")) };
+    let Some((_, (_, version))) = exported("describe") else {
+        return Err(Refusal::MissingExport("describe"));
+    };
     let kind = match (exported("transform"), exported("sink")) {
         (Some(_), _) => PluginKind::Transform,
         (None, Some(_)) => PluginKind::Sink,
@@ -230,18 +250,26 @@ mod tests {
     fn c088_other_interfaces_and_versions_are_named() {
         let judged = |imports: &[&str], exports: &[&str]| judge_names(names(imports), names(exports));
         let refusal = |imports: &[&str], exports: &[&str]| judged(imports, exports).unwrap_err().to_string();
-        assert_eq!(judged(&["anabranch:plugin/log@1.0.0"], &TRANSFORM).unwrap().interface, "anabranch:plugin@1.0.0");
+        assert_eq!(
+            judged(&["anabranch:plugin/log@1.0.0"], &TRANSFORM).unwrap().interface,
+            "anabranch:plugin@1.0.0"
+        );
         assert_eq!(judged(&["anabranch:plugin/log@1.0.7"], &TRANSFORM).unwrap().kind, PluginKind::Transform);
         assert!(refusal(&[], &["wasi:cli/run@0.2.0"]).contains("exports wasi:cli/run@0.2.0"));
         assert!(refusal(&[], &["anabranch:plugin/describe@1.0.0"]).contains("`transform` or `sink`"));
-        assert!(refusal(&[], &["anabranch:plugin/transform@1.0.0"]).contains("anabranch:plugin/describe@1.0.0"));
+        assert!(
+            refusal(&[], &["anabranch:plugin/transform@1.0.0"]).contains("anabranch:plugin/describe@1.0.0")
+        );
         let newer = refusal(&["anabranch:plugin/log@1.2.0"], &TRANSFORM);
         assert_eq!(
             newer,
             "needs anabranch:plugin/log@1.2.0, this host has 1.0.0: upgrade the host, or rebuild with an SDK for 1.0"
         );
         assert!(refusal(&["anabranch:plugin/query@1.0.0"], &TRANSFORM).contains("does not have"));
-        assert!(refusal(&[], &["anabranch:plugin/describe@2.0.0"]).contains("needs anabranch:plugin/describe@2.0.0"));
+        assert!(
+            refusal(&[], &["anabranch:plugin/describe@2.0.0"])
+                .contains("needs anabranch:plugin/describe@2.0.0")
+        );
         assert!(refusal(&[], &["anabranch:plugin/describe@1.0.0-rc.1"]).contains("rc.1"));
         assert!(refusal(&["wasi:cli/environment@0.2.6"], &TRANSFORM).contains("wasi:cli/environment@0.2.6"));
     }

@@ -19,10 +19,14 @@ pub enum DescribeError {
     #[error("`describe` returned what is no description: {0}; see wit/v1/describe.md")]
     Shape(String),
     /// A bad name.
-    #[error("`{0}` is no name for a plugin: a lower-case letter, then up to 63 lower-case letters, digits, - and _")]
+    #[error(
+        "`{0}` is no name for a plugin: a lower-case letter, then up to 63 lower-case letters, digits, - and _"
+    )]
     Name(String),
     /// A bad version.
-    #[error("`{version}` is no version: {problem}; semver is like `1.4.0` or `2.0.0-rc.1`, see https://semver.org")]
+    #[error(
+        "`{version}` is no version: {problem}; semver is like `1.4.0` or `2.0.0-rc.1`, see https://semver.org"
+    )]
     Version {
         /// What it said.
         version: String,
@@ -36,7 +40,9 @@ pub enum DescribeError {
     #[error("it declares the column `{0}` twice")]
     Column(String),
     /// Ids of its own, but no deletes.
-    #[error("it has `names_ids` without `wants_deletes`: who names ids must be able to name them for deletes too")]
+    #[error(
+        "it has `names_ids` without `wants_deletes`: who names ids must be able to name them for deletes too"
+    )]
     NamesIds,
 }
 
@@ -105,7 +111,8 @@ pub(super) fn parse(text: &str) -> Result<Described, DescribeError> {
         table.parse::<EntityName>().map_err(|error| DescribeError::Table(error.to_string()))?;
     }
     let columns = raw.columns.as_deref().unwrap_or_default();
-    if let Some((at, twice)) = columns.iter().enumerate().find(|(at, column)| columns[..*at].contains(column)) {
+    if let Some((at, twice)) = columns.iter().enumerate().find(|(at, column)| columns[..*at].contains(column))
+    {
         debug_assert!(at > 0);
         return Err(DescribeError::Column(twice.clone()));
     }
@@ -163,7 +170,10 @@ mod tests {
         }
         for bad in ["v1", "01.2.3", "", "1", "1.2", "1.2.3.4", " 1.2.3", "1.2.3-", "1.2.3-01", "latest"] {
             let error = versioned(bad).unwrap_err();
-            assert!(matches!(&error, DescribeError::Version { version, .. } if version == bad), "{bad}: {error}");
+            assert!(
+                matches!(&error, DescribeError::Version { version, .. } if version == bad),
+                "{bad}: {error}"
+            );
         }
         let version = |text: &str| versioned(text).unwrap().description.version;
         assert!(version("1.10.0") > version("1.9.0"));
@@ -181,7 +191,8 @@ mod tests {
 
     #[test]
     fn bad_descriptions_are_refused() {
-        let with = |more: &str| parse(&format!(r#"{{"name":"a","version":"1.0.0","kind":"transform"{more}}}"#));
+        let with =
+            |more: &str| parse(&format!(r#"{{"name":"a","version":"1.0.0","kind":"transform"{more}}}"#));
         assert!(matches!(with(r#","tables":["a.b.c"]"#), Err(DescribeError::Table(_))));
         assert!(matches!(with(r#","columns":["x","y","x"]"#), Err(DescribeError::Column(_))));
         assert!(matches!(with(r#","names_ids":true"#), Err(DescribeError::NamesIds)));

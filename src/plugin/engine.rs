@@ -1,11 +1,6 @@
 //! The engine that all guests share, and its settings.
 
-use std::{
-    path::PathBuf,
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, thread, time::Duration};
 
 use wasmtime::{Cache, CacheConfig, Config, Engine, OptLevel, component::Linker};
 

@@ -66,7 +66,9 @@ pub enum FaultKind {
     #[error("it failed the batch: {0}")]
     Guest(Failure),
     /// The guest reads a column that the table lacks.
-    #[error("it reads the column `{column}`, which the table does not have: the table has {table}. Rename it in one of them")]
+    #[error(
+        "it reads the column `{column}`, which the table does not have: the table has {table}. Rename it in one of them"
+    )]
     MissingColumn {
         /// The column.
         column: String,

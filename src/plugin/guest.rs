@@ -10,7 +10,10 @@ use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
 use super::{
     abi::v1::{Exports, Instance},
     fault::FaultKind,
-    host::{config::Settings, log::{LogGate, clean}},
+    host::{
+        config::Settings,
+        log::{LogGate, clean},
+    },
     limits::{LimitError, Limits},
 };
 use crate::model::{Failure, Lsn, Revision};
@@ -68,12 +71,12 @@ impl Guest {
         });
         arm(&mut store, deadline);
         let made = tokio::time::timeout(deadline + GRACE, Instance::new(&mut store, exports)).await;
-        let instance = made
-            .map_err(|_| FaultKind::Deadline(deadline))?
-            .map_err(|error| match classify(&error, deadline) {
+        let instance = made.map_err(|_| FaultKind::Deadline(deadline))?.map_err(|error| {
+            match classify(&error, deadline) {
                 FaultKind::Trap(problem) => FaultKind::Instantiate(problem),
                 other => other,
-            })?;
+            }
+        })?;
         Ok(Self { store, instance, born: Instant::now(), calls: 0 })
     }
 

@@ -8,7 +8,7 @@ pub(super) const DEPTH: usize = 128;
 /// What is wrong with a text, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("at byte {at}: {problem}")]
-pub struct JsonError {
+pub(super) struct JsonError {
     /// Offset in bytes.
     pub at: usize,
     /// What is wrong.
@@ -241,13 +241,49 @@ mod tests {
 
     #[test]
     fn what_is_json_and_what_is_not() {
-        for text in ["1", "-0.5e+7", "\"\\ud800\\\"\"", "[]", "{}", " [ { \"a\" : [ ] } , null ]\n", "[[],{}]", "true"] {
+        for text in [
+            "1",
+            "-0.5e+7",
+            "\"\\ud800\\\"\"",
+            "[]",
+            "{}",
+            " [ { \"a\" : [ ] } , null ]\n",
+            "[[],{}]",
+            "true",
+        ] {
             assert_eq!(validate(text), Ok(()), "{text}");
         }
         for text in [
-            "", " ", "01", "-", "1.", "1e", ".5", "+1", "[1,]", "[,1]", "{\"a\"}", "{\"a\":}", "{a:1}", "{\"a\":1,}",
-            "[1}", "{\"a\":1]", "[1", "1 2", "\"", "\"\\x\"", "\"\\u12\"", "\"\n\"", "tru", "nul", "NaN", "'a'", "]",
-            "[]]", "{\"a\":1 \"b\":2}", "[1 2]",
+            "",
+            " ",
+            "01",
+            "-",
+            "1.",
+            "1e",
+            ".5",
+            "+1",
+            "[1,]",
+            "[,1]",
+            "{\"a\"}",
+            "{\"a\":}",
+            "{a:1}",
+            "{\"a\":1,}",
+            "[1}",
+            "{\"a\":1]",
+            "[1",
+            "1 2",
+            "\"",
+            "\"\\x\"",
+            "\"\\u12\"",
+            "\"\n\"",
+            "tru",
+            "nul",
+            "NaN",
+            "'a'",
+            "]",
+            "[]]",
+            "{\"a\":1 \"b\":2}",
+            "[1 2]",
         ] {
             assert!(!reference(text), "{text}");
             assert!(validate(text).is_err(), "{text}");

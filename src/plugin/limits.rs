@@ -112,6 +112,9 @@ mod tests {
     #[test]
     fn errors_name_limit_value_and_setting() {
         let error = LimitError::Memory { wanted: 70 << 20, limit: 64 << 20 }.to_string();
-        assert!(error.contains("70.0 MiB") && error.contains("64.0 MiB") && error.contains("memory_limit"), "{error}");
+        assert!(
+            error.contains("70.0 MiB") && error.contains("64.0 MiB") && error.contains("memory_limit"),
+            "{error}"
+        );
     }
 }

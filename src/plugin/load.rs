@@ -142,7 +142,10 @@ struct Shared {
 
 impl std::fmt::Debug for Plugin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Plugin").field("revision", &self.revision).field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Plugin")
+            .field("revision", &self.revision)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -226,7 +229,8 @@ impl PluginHost {
     }
 
     pub(super) fn examine(&self, path: &Path, bytes: &[u8]) -> Result<Examined, PluginError> {
-        let shape = judge(bytes).map_err(|refusal| PluginError::Refused { path: path.to_owned(), refusal })?;
+        let shape =
+            judge(bytes).map_err(|refusal| PluginError::Refused { path: path.to_owned(), refusal })?;
         let compile = || Component::from_binary(&self.inner.engine, bytes);
         let compiled = match &self.inner.cache {
             Some(cache) => CacheGuard::around(cache, compile),
@@ -234,8 +238,8 @@ impl PluginHost {
         };
         let component = compiled.map_err(|error| shape_error(path, &shape, &error))?;
         let text = self.describe(path, &shape, &component)?;
-        let described =
-            describe::parse(&text).map_err(|problem| PluginError::Describe { path: path.to_owned(), problem })?;
+        let described = describe::parse(&text)
+            .map_err(|problem| PluginError::Describe { path: path.to_owned(), problem })?;
         let said = described.description.kind;
         if said != shape.kind {
             let (said, exports) = (kind_word(said), kind_word(shape.kind));
@@ -268,7 +272,11 @@ impl PluginHost {
 }
 
 fn shape_error(path: &Path, shape: &Shape, error: &wasmtime::Error) -> PluginError {
-    PluginError::Shape { path: path.to_owned(), interface: shape.interface.clone(), problem: format!("{error:#}") }
+    PluginError::Shape {
+        path: path.to_owned(),
+        interface: shape.interface.clone(),
+        problem: format!("{error:#}"),
+    }
 }
 
 pub(super) fn read(path: &Path) -> Result<Vec<u8>, PluginError> {
@@ -278,8 +286,10 @@ pub(super) fn read(path: &Path) -> Result<Vec<u8>, PluginError> {
 /// The `*.wasm` files of a directory (links are followed), in the order of their names. Hidden ones are not
 /// looked at: tools copy to such names first.
 pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, PluginError> {
-    let problem =
-        |error: std::io::Error| PluginError::Directory { directory: directory.to_owned(), problem: error.to_string() };
+    let problem = |error: std::io::Error| PluginError::Directory {
+        directory: directory.to_owned(),
+        problem: error.to_string(),
+    };
     let mut paths = Vec::new();
     for entry in fs::read_dir(directory).map_err(problem)? {
         let path = entry.map_err(problem)?.path();

@@ -32,7 +32,12 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(engine: Engine, exports: Exports, revision: Arc<Revision>, settings: &HostSettings) -> Self {
+    pub(super) fn new(
+        engine: Engine,
+        exports: Exports,
+        revision: Arc<Revision>,
+        settings: &HostSettings,
+    ) -> Self {
         Self {
             engine,
             exports,
@@ -54,7 +59,8 @@ impl Pool {
     /// Waits for a place and takes an instance that served these settings, or makes one.
     pub(super) async fn lease(&self, settings: &Settings) -> Result<Lease<'_>, FaultKind> {
         // The semaphore is never closed.
-        let permit = self.running.acquire().await.map_err(|error| FaultKind::Instantiate(error.to_string()))?;
+        let permit =
+            self.running.acquire().await.map_err(|error| FaultKind::Instantiate(error.to_string()))?;
         let found = self.take_idle(settings);
         let guest = match found {
             Some(guest) => guest,

@@ -12,7 +12,8 @@ use super::{
     host::config::Settings,
 };
 use crate::model::{
-    Change, ChangeBatch, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Outcome, Outcomes, Relation,
+    Change, ChangeBatch, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Outcome, Outcomes,
+    Relation,
 };
 
 /// Culprits after which a batch is given up: the plugin, not a change, is broken.
@@ -89,14 +90,20 @@ impl Transform {
     /// # Errors
     /// The fault is none of a single change (it may work later, or never for any), or more than a handful of
     /// changes are culprits.
-    pub async fn call_isolating(&self, batch: &ChangeBatch, selection: &[u32]) -> Result<Outcomes, PluginFault> {
+    pub async fn call_isolating(
+        &self,
+        batch: &ChangeBatch,
+        selection: &[u32],
+    ) -> Result<Outcomes, PluginFault> {
         let mut outcomes = Outcomes::default();
         let mut culprits = 0;
         // Ranges of positions yet to be answered, the next one last.
         let mut ranges = vec![(0, selection.len())];
         while let Some((from, to)) = ranges.pop() {
             let kept = (outcomes.outcomes.len(), outcomes.documents.len(), outcomes.bytes.len());
-            let Err(fault) = self.call_range(batch, selection, from, to, &mut outcomes).await else { continue };
+            let Err(fault) = self.call_range(batch, selection, from, to, &mut outcomes).await else {
+                continue;
+            };
             outcomes.outcomes.truncate(kept.0);
             outcomes.documents.truncate(kept.1);
             outcomes.bytes.truncate(kept.2);
@@ -127,7 +134,8 @@ impl Transform {
         to: usize,
         outcomes: &mut Outcomes,
     ) -> Result<(), PluginFault> {
-        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let mut buffers =
+            self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         while from < to {
             from = self.call_once(batch, &selection[..to], from, &mut buffers, outcomes).await?;
         }
@@ -158,7 +166,8 @@ impl Transform {
             return Ok(written.to);
         }
         let to = written.to;
-        let reply = self.exchange(&buffers.request, position_of(from)).await.map_err(|kind| fault(to, kind))?;
+        let reply =
+            self.exchange(&buffers.request, position_of(from)).await.map_err(|kind| fault(to, kind))?;
         let settings = self.plugin.settings();
         let limits = ReplyLimits { bytes: settings.max_output_bytes, documents: settings.max_documents };
         let mut answers = Answers::new(outcomes, limits, written.sent, written.host);
@@ -229,14 +238,16 @@ impl Transform {
         let mut at = from;
         while at < selection.len() && change_at(at).relation == index {
             let sent = request.count();
-            if sent as usize >= settings.batch_changes || (sent > 0 && request.len() >= settings.batch_bytes) {
+            if sent as usize >= settings.batch_changes || (sent > 0 && request.len() >= settings.batch_bytes)
+            {
                 break;
             }
             let change = change_at(at);
             if let Some(outcome) = self.answered_here(change) {
                 host.push((sent, outcome));
             } else if let Err(unsendable) = request.push(batch, change, &projection) {
-                let message = format!("column `{}` of {}: {}", unsendable.column, self.entity, unsendable.error);
+                let message =
+                    format!("column `{}` of {}: {}", unsendable.column, self.entity, unsendable.error);
                 let failure = Failure::new(FailureClass::Poison, "undecodable-value", message);
                 host.push((sent, Outcome::Failed(failure)));
             }

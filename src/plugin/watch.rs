@@ -169,7 +169,8 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_not_there_is_an_error() {
-        let error = Watcher::new(Path::new("/nowhere/plugins"), Duration::from_secs(1)).unwrap_err().to_string();
+        let error =
+            Watcher::new(Path::new("/nowhere/plugins"), Duration::from_secs(1)).unwrap_err().to_string();
         assert!(error.contains("/nowhere/plugins") && error.contains("[plugins] dir"), "{error}");
     }
 }

@@ -121,7 +121,8 @@ pub(in crate::plugin) fn clean(message: &str) -> String {
             break;
         }
         // Bidirectional controls and line separators reorder or break a line as well as control characters do.
-        let hostile = c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+        let hostile = c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
         if hostile {
             out.extend(c.escape_default());
         } else {

@@ -65,7 +65,16 @@ impl<'a> Answers<'a> {
         host: Vec<(u32, Outcome)>,
     ) -> Self {
         let base = span(outcomes.bytes.len());
-        Self { outcomes, limits, base, extra: Vec::new(), reply: 0, given: 0, expected, host: host.into_iter().peekable() }
+        Self {
+            outcomes,
+            limits,
+            base,
+            extra: Vec::new(),
+            reply: 0,
+            given: 0,
+            expected,
+            host: host.into_iter().peekable(),
+        }
     }
 
     /// Begins a reply of so many bytes.

@@ -17,14 +17,16 @@ use crate::{
 /// Reads a whole reply.
 pub(super) fn read(reply: &[u8], answers: &mut Answers<'_>) -> Result<(), ReplyProblem> {
     answers.begin(reply.len())?;
-    let text = std::str::from_utf8(reply).map_err(|error| ReplyProblem::at(error.valid_up_to(), "not UTF-8"))?;
+    let text =
+        std::str::from_utf8(reply).map_err(|error| ReplyProblem::at(error.valid_up_to(), "not UTF-8"))?;
     let mut state = State { text, answers, problem: None };
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let read = deserializer.deserialize_seq(&mut state);
     if let Some(problem) = state.problem.take() {
         return Err(problem);
     }
-    read.and_then(|()| deserializer.end()).map_err(|error| ReplyProblem::at(offset(text, &error), error.to_string()))
+    read.and_then(|()| deserializer.end())
+        .map_err(|error| ReplyProblem::at(offset(text, &error), error.to_string()))
 }
 
 fn offset(text: &str, error: &serde_json::Error) -> usize {

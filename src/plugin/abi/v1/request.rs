@@ -181,7 +181,9 @@ impl<'a> Request<'a> {
             Encoding::Msgpack => {
                 push_change(&mut MsgpackEncoder::new(self.out), index, batch, change, projection, id)
             }
-            Encoding::Json => push_change(&mut JsonEncoder::new(self.out), index, batch, change, projection, id),
+            Encoding::Json => {
+                push_change(&mut JsonEncoder::new(self.out), index, batch, change, projection, id)
+            }
         };
         match written {
             Ok(()) => self.count += 1,
@@ -282,9 +284,10 @@ fn push_change<E: Envelope>(
 /// The id of the new row; of the old, where there is no new.
 fn push_id<E: Envelope>(out: &mut E, batch: &ChangeBatch, change: &Change, scratch: &mut Vec<u8>) {
     scratch.clear();
-    let named = change.new.or(change.old).is_some_and(|span| {
-        push_document_id(batch.relation(change), batch.row(span), scratch)
-    });
+    let named = change
+        .new
+        .or(change.old)
+        .is_some_and(|span| push_document_id(batch.relation(change), batch.row(span), scratch));
     match std::str::from_utf8(scratch) {
         Ok(id) if named => out.string(id),
         _ => out.null(),
