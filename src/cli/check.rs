@@ -1,10 +1,13 @@
 //! `check`: whether config, plugins and source would work. Changes nothing but the compile cache, which it
 //! warms.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 
 use crate::{
-    config::{Config, Mappings},
+    config::{Config, Mapping, Mappings},
+    plugin::{Plugin, PluginError},
     postgres::{Finding, PreflightRequest, Purpose, Severity, preflight},
 };
 
@@ -111,7 +114,7 @@ fn finding_shape(finding: Finding) -> FindingShape {
 }
 
 fn plugin_shapes(plugins: &Plugins) -> Vec<PluginShape> {
-    let shape = |(path, plugin): &(std::path::PathBuf, Result<crate::plugin::Plugin, _>)| PluginShape {
+    let shape = |(path, plugin): &(PathBuf, Result<Plugin, PluginError>)| PluginShape {
         path: path.display().to_string(),
         ok: plugin.is_ok(),
         name: plugin.as_ref().ok().map(|plugin| plugin.revision.name.clone()),
@@ -125,7 +128,7 @@ fn plugin_shapes(plugins: &Plugins) -> Vec<PluginShape> {
 }
 
 fn mapping_shapes(mappings: &Mappings) -> Vec<MappingShape> {
-    let shape = |mapping: &crate::config::Mapping| MappingShape {
+    let shape = |mapping: &Mapping| MappingShape {
         name: mapping.name.clone(),
         entity: mapping.entity.to_string(),
         transform: mapping.transform.clone(),
