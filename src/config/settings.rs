@@ -11,7 +11,7 @@ use std::{
 
 use crate::{
     model::{EntityName, Secret},
-    plugin::HostSettings,
+    plugin::{GuestLimits, HostSettings},
     postgres::ConnectSettings,
     sink::SinkSettings,
 };
@@ -80,6 +80,7 @@ impl PluginsSettings {
             call_deadline: self.limits.call_deadline,
             max_output_bytes: self.limits.max_output,
             instances: self.limits.instances,
+            named: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.limits.guest())).collect(),
             ..HostSettings::default()
         }
     }
@@ -115,6 +116,17 @@ pub struct PluginLimits {
     pub max_output: usize,
     /// How many instances may run side by side.
     pub instances: usize,
+}
+
+impl PluginLimits {
+    fn guest(&self) -> GuestLimits {
+        GuestLimits {
+            memory_limit: self.memory,
+            call_deadline: self.call_deadline,
+            max_output_bytes: self.max_output,
+            instances: self.instances,
+        }
+    }
 }
 
 /// `[plugins.<name>]`: one plugin's own settings.

@@ -156,6 +156,7 @@ impl Branch {
                 }
                 machine.chunk_read(*read)
             }
+            ReadEvent::KeyChanged { table } => machine.restart(table),
             ReadEvent::Failed { attempt, failure } => machine.read_failed(attempt, failure, now_micros()),
         }
     }

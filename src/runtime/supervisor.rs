@@ -12,11 +12,12 @@ use crate::{
     pipeline::{Backoff, NextAttempt, RetryPolicy},
     plugin::PluginHost,
     postgres::ConnectSettings,
-    sink::{self, Sink},
+    sink,
 };
 
 use super::{
     error::{RunError, TermError},
+    outlet::Outlet,
     reload::{self, PluginSet},
     term::{self, Context, Ended},
 };
@@ -34,7 +35,7 @@ const TERMS: RetryPolicy = RetryPolicy::doubling(Duration::from_millis(500), Dur
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
     let settings = connect_settings(&config)?;
     let host = PluginHost::new(host_settings(&config))?;
-    let plugins = PluginSet::load(&host, &config).await;
+    let plugins = PluginSet::load(&host, &config).await?;
     if !plugins.problems.is_empty() {
         return Err(RunError::Plugins(plugins.problems));
     }
@@ -109,17 +110,17 @@ pub fn host_settings(config: &Config) -> crate::plugin::HostSettings {
     let limits = &config.plugins.limits;
     crate::plugin::HostSettings {
         cache_dir: Some(config.plugins.cache_dir.clone()),
-        memory: limits.memory,
+        memory_limit: limits.memory,
         call_deadline: limits.call_deadline,
-        max_output: limits.max_output,
+        max_output_bytes: limits.max_output,
         instances: limits.instances,
         ..Default::default()
     }
 }
 
-fn build_sinks(config: &Config) -> Result<BTreeMap<String, Arc<dyn Sink>>, RunError> {
+fn build_sinks(config: &Config) -> Result<BTreeMap<String, Arc<Outlet>>, RunError> {
     let build = |(name, settings): (&String, &sink::SinkSettings)| match sink::build(name, settings) {
-        Ok(sink) => Ok((name.clone(), Arc::from(sink))),
+        Ok(sink) => Ok((name.clone(), Arc::new(Outlet::new(Arc::from(sink))))),
         Err(failure) => Err(RunError::Sink { name: name.clone(), failure }),
     };
     config.sinks.iter().map(build).collect()
