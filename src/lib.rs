@@ -5,7 +5,6 @@ pub mod cli;
 pub mod config;
 pub mod model;
 pub mod pgoutput;
-pub mod plugin;
 pub mod pipeline;
 pub mod plugin;
 pub mod postgres;
