@@ -199,7 +199,10 @@ impl Host {
     }
 
     /// A crash of the host (or of the server, with it), and the next start.
-    pub(super) fn crash(&mut self, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
+    pub(super) fn crash(&mut self, server: bool, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
+        if server && self.fault == Some(Fault::MachineOutlivesServer) {
+            return self.reconnect(source, rng);
+        }
         for reader in &self.live.readers {
             if let Reading::Locked { locked: true, .. } = reader.stage {
                 source.unlock(table_of(&reader.request));
@@ -219,6 +222,16 @@ impl Host {
                 let commands = self.live.machine.add(spec);
                 self.carry_out(commands, source, rng)?;
             }
+        }
+        Ok(())
+    }
+
+    /// What must not be done when the server was restarted: only the readings fail.
+    fn reconnect(&mut self, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
+        for reader in std::mem::take(&mut self.live.readers) {
+            let failure = ReadFailure { timed_out: false, message: "server restarted".into() };
+            let commands = self.live.machine.read_failed(reader.request.attempt, failure, self.now);
+            self.carry_out(commands, source, rng)?;
         }
         Ok(())
     }
@@ -302,9 +315,10 @@ impl Host {
         self.live.position += 1;
         match record.body {
             Body::Commit(events) => {
-                self.live.machine.committed(record.xid as Xid, record.start, record.end);
-                for event in &events {
-                    self.feed(event);
+                let wanted = self.live.lanes.iter().any(|lane| record.end > lane.received);
+                if wanted || self.fault != Some(Fault::FeedOnlyDelivered) {
+                    self.live.machine.committed(record.xid as Xid, record.start, record.end);
+                    events.iter().for_each(|event| self.feed(event));
                 }
                 for (lane, live) in self.live.lanes.iter_mut().enumerate() {
                     if record.end > live.received {

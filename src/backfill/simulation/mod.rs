@@ -40,6 +40,10 @@ enum Fault {
     ForgetLimboAtBegin,
     /// A transaction that a target's lane skips is taken for one that this run's target has.
     SkippedCountsAsReceived,
+    /// The machine is not shown what every lane skips.
+    FeedOnlyDelivered,
+    /// The machine lives on when the server was restarted.
+    MachineOutlivesServer,
     /// Markers of an earlier process count.
     NoIncarnation,
     /// The snapshot is taken before the table is locked.
@@ -54,7 +58,7 @@ enum Fault {
     KeepWindow,
 }
 
-const FAULTS: [Fault; 18] = [
+const FAULTS: [Fault; 20] = [
     Fault::EmitAll,
     Fault::ClassicWindow,
     Fault::SaveCursorEarly,
@@ -67,6 +71,8 @@ const FAULTS: [Fault; 18] = [
     Fault::LaneBeforePublication,
     Fault::ForgetLimboAtBegin,
     Fault::SkippedCountsAsReceived,
+    Fault::FeedOnlyDelivered,
+    Fault::MachineOutlivesServer,
     Fault::NoIncarnation,
     Fault::NoTableLock,
     Fault::EmitLate,
@@ -195,10 +201,11 @@ impl World {
     fn disturb(&mut self, host: &mut Host) -> Result<(), String> {
         let (rng, source, temper) = (&mut self.rng, &mut self.source, &self.temper);
         if rng.chance(temper.crash) {
-            if rng.chance(20) {
+            let server = rng.chance(20);
+            if server {
                 source.crash();
             }
-            host.crash(source, rng)?;
+            host.crash(server, source, rng)?;
         }
         if !rng.chance(temper.disturb) {
             return Ok(());
@@ -287,11 +294,12 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "figures of a test")]
 fn destination_equals_source_after_quiet() {
     if let Some(seed) = number("ANABRANCH_SIMULATION_SEED") {
         return run(seed, None, &mut Figures::default()).unwrap();
     }
-    let count = number("ANABRANCH_SIMULATION_COUNT").unwrap_or(1500);
+    let count = number("ANABRANCH_SIMULATION_COUNT").unwrap_or(5000);
     let mut figures = Figures::default();
     let mut failures = Vec::new();
     for seed in 0..count {
@@ -301,12 +309,11 @@ fn destination_equals_source_after_quiet() {
     }
     assert!(failures.is_empty(), "{} of {count}: {}", failures.len(), failures[..failures.len().min(5)].join("\n"));
     assert!(figures.emitted > count && figures.dropped > count / 4 && figures.rereads > 0, "{figures:?}");
-    if std::env::var_os("ANABRANCH_SIMULATION_COUNT").is_some() {
-        panic!("passed; {figures:?}");
-    }
+    eprintln!("{count} seeds: {figures:?}");
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "figures of a test")]
 fn every_broken_rule_is_found() {
     let mut missed = Vec::new();
     let mut found = Vec::new();
@@ -317,8 +324,6 @@ fn every_broken_rule_is_found() {
             None => missed.push(fault),
         }
     }
-    if std::env::var_os("ANABRANCH_SIMULATION_COUNT").is_some() {
-        panic!("found {found:?}, missed {missed:?}");
-    }
-    assert!(missed.is_empty(), "not found: {missed:?}; found: {found:?}");
+    eprintln!("found by seed: {found:?}");
+    assert!(missed.is_empty(), "not found: {missed:?}");
 }
