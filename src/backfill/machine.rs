@@ -1,10 +1,6 @@
 //! The machine: all runs of an installation, merged into its one stream.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::model::{ChangeBatch, Lsn, Operation, Relation, RowView, Snapshot, Xid, push_document_id};
 

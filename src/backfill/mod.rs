@@ -32,12 +32,15 @@ mod visibility;
 mod window;
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers of tests")]
 mod machine_tests;
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers of tests")]
 mod simulation;
 
 pub use command::{
-    ChunkRead, Command, Emission, ReadFailure, ReadRequest, RestartReason, RunSpec, RunStats, RunView, Settings,
+    ChunkRead, Command, Emission, ReadFailure, ReadRequest, RestartReason, RunSpec, RunStats, RunView,
+    Settings,
 };
 pub use cursor::{Cursor, KeyColumn, Page, PageSettings, share_done};
 pub use keys::Keys;

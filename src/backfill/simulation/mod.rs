@@ -307,7 +307,12 @@ fn destination_equals_source_after_quiet() {
             failures.push(format!("seed {seed}: {error}"));
         }
     }
-    assert!(failures.is_empty(), "{} of {count}: {}", failures.len(), failures[..failures.len().min(5)].join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {count}: {}",
+        failures.len(),
+        failures[..failures.len().min(5)].join("\n")
+    );
     assert!(figures.emitted > count && figures.dropped > count / 4 && figures.rereads > 0, "{figures:?}");
     eprintln!("{count} seeds: {figures:?}");
 }
@@ -318,12 +323,12 @@ fn every_broken_rule_is_found() {
     let mut missed = Vec::new();
     let mut found = Vec::new();
     for fault in FAULTS {
-        let first = (0..3000).find(|seed| run(*seed, Some(fault), &mut Figures::default()).is_err());
-        match first {
-            Some(seed) => found.push((fault, seed)),
+        let failure = |seed| Some((seed, run(seed, Some(fault), &mut Figures::default()).err()?));
+        match (0..5000).find_map(failure) {
+            Some((seed, error)) => found.push(format!("{fault:?} by seed {seed}: {error}")),
             None => missed.push(fault),
         }
     }
-    eprintln!("found by seed: {found:?}");
+    eprintln!("{}", found.join("\n"));
     assert!(missed.is_empty(), "not found: {missed:?}");
 }
