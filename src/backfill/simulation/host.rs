@@ -152,7 +152,9 @@ impl Host {
         fault: Option<Fault>,
         rng: &mut Prng,
     ) -> Self {
-        source.published[1] = !late_table;
+        if late_table && rng.chance(50) {
+            source.unpublish(1);
+        }
         let baseline = match rng.chance(80) {
             true => source.slot_snapshot(),
             false => {
@@ -289,23 +291,33 @@ impl Host {
         }
     }
 
-    /// Table 1 joins the publication of the slot that exists.
-    pub(super) fn publish(&mut self, source: &mut Source, rng: &mut Prng) {
-        if source.published[1] {
+    /// Table 1 gets its mapping: it joins the publication of the slot that exists, or is in it already. Or it
+    /// leaves the publication first, unless `now`.
+    pub(super) fn map_late_table(&mut self, now: bool, source: &mut Source, rng: &mut Prng) {
+        if self.disk.lanes.len() > 2 {
             return;
         }
-        source.published[1] = true;
-        let xid = source.assign_xid();
-        source.emit("alter publication".into(), rng);
-        let baseline = (self.fault != Some(Fault::NoPublicationBaseline)).then(|| everything_before(xid));
-        self.disk.lanes.push(LaneDisk { table: 1, generation: 1, ..LaneDisk::default() });
-        // What the stream has of this table from before is not all of it: the lane begins here.
-        let received = match self.fault {
-            Some(Fault::LaneBeforePublication) => Lsn::ZERO,
-            _ => source.wal_end(),
-        };
-        self.live.lanes.push(Lane { received, accepted: received, ..Lane::default() });
-        self.request(1, &[2], baseline.map(Arc::new), source, rng);
+        if source.published[1] && !now && rng.chance(60) {
+            return source.unpublish(1);
+        }
+        let streamed = source.wal.get(self.live.position.wrapping_sub(1)).map_or(Lsn::ZERO, |r| r.end);
+        let (mut begin, mut baseline) = (streamed, None);
+        if !source.published[1] {
+            source.published[1] = true;
+            let xid = source.assign_xid();
+            source.emit("alter publication".into(), rng);
+            if self.fault != Some(Fault::NoPublicationBaseline) {
+                baseline = Some(Arc::new(everything_before(xid)));
+            }
+            // What the stream has of this table from before is not all of it: the lane begins here.
+            if self.fault != Some(Fault::LaneBeforePublication) {
+                begin = source.wal_end();
+            }
+        }
+        let disk = LaneDisk { table: 1, generation: 1, accepted: begin, ..LaneDisk::default() };
+        self.disk.lanes.push(disk);
+        self.live.lanes.push(Lane { received: begin, accepted: begin, ..Lane::default() });
+        self.request(1, &[2], baseline, source, rng);
     }
 
     // --- the stream -----------------------------------------------------------------------------

@@ -107,7 +107,7 @@ impl Temper {
     fn new(rng: &mut Prng) -> Self {
         let of = |rng: &mut Prng, choices: [usize; 4]| choices[rng.below(4)];
         Self {
-            lazy: of(rng, [0, 0, 30, 70]),
+            lazy: of(rng, [0, 0, 40, 95]),
             release: of(rng, [2, 10, 40, 90]),
             truncate: of(rng, [0, 1, 3, 8]),
             crash: of(rng, [0, 1, 2, 4]),
@@ -201,7 +201,7 @@ impl World {
     fn disturb(&mut self, host: &mut Host) -> Result<(), String> {
         let (rng, source, temper) = (&mut self.rng, &mut self.source, &self.temper);
         if rng.chance(temper.crash) {
-            let server = rng.chance(20);
+            let server = rng.chance(40);
             if server {
                 source.crash();
             }
@@ -218,7 +218,7 @@ impl World {
             8..=9 => host.yield_to_live(true, source, rng)?,
             10..=13 => host.yield_to_live(false, source, rng)?,
             14 => source.emit("someone else's \u{0} message".into(), rng),
-            15 => host.publish(source, rng),
+            15 | 16 => host.map_late_table(false, source, rng),
             _ => {}
         }
         Ok(())
@@ -235,7 +235,7 @@ impl World {
         }
         source.flush();
         host.yield_to_live(false, source, rng)?;
-        host.publish(source, rng);
+        host.map_late_table(true, source, rng);
         for _ in 0..3000 {
             if host.is_quiet(source) {
                 return Ok(());
@@ -324,7 +324,7 @@ fn every_broken_rule_is_found() {
     let mut found = Vec::new();
     for fault in FAULTS {
         let failure = |seed| Some((seed, run(seed, Some(fault), &mut Figures::default()).err()?));
-        match (0..5000).find_map(failure) {
+        match (0..20_000).find_map(failure) {
             Some((seed, error)) => found.push(format!("{fault:?} by seed {seed}: {error}")),
             None => missed.push(fault),
         }
