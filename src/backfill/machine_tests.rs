@@ -474,6 +474,15 @@ fn dropped_after(changes: &[(Operation, Option<&str>, Option<&str>)]) -> Option<
 }
 
 #[test]
+fn batches_move_the_confirmable_position() {
+    let mut bench = Bench::new();
+    bench.machine.apply(&batch(&[]));
+    assert_eq!(bench.machine.confirmable(), Lsn(105), "nothing that a chunk could miss");
+    bench.machine.apply(&batch(&[(Operation::Insert, None, Some("1"))]));
+    assert_eq!(bench.machine.confirmable(), Lsn(100));
+}
+
+#[test]
 fn batches_touch_old_and_new_keys() {
     use Operation::{Delete, Insert, Truncate, Update};
     assert_eq!(dropped_after(&[(Insert, None, Some("9")), (Update, None, Some("2"))]), Some(vec![1]));

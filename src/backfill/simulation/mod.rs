@@ -58,27 +58,28 @@ enum Fault {
     KeepWindow,
 }
 
-const FAULTS: [Fault; 20] = [
-    Fault::EmitAll,
-    Fault::ClassicWindow,
-    Fault::SaveCursorEarly,
-    Fault::IgnoreOldKeys,
-    Fault::IgnoreTruncate,
-    Fault::ConfirmPastLimbo,
-    Fault::ConfirmBeforeStreamed,
-    Fault::NoSlotBaseline,
-    Fault::NoPublicationBaseline,
-    Fault::LaneBeforePublication,
-    Fault::ForgetLimboAtBegin,
-    Fault::SkippedCountsAsReceived,
-    Fault::FeedOnlyDelivered,
-    Fault::MachineOutlivesServer,
-    Fault::NoIncarnation,
-    Fault::NoTableLock,
-    Fault::EmitLate,
-    Fault::NoRewind,
-    Fault::PruneByNewest,
-    Fault::KeepWindow,
+/// Each with a seed that finds it; where that is no longer so, others are tried.
+const FAULTS: [(Fault, u64); 20] = [
+    (Fault::EmitAll, 7),
+    (Fault::ClassicWindow, 7),
+    (Fault::SaveCursorEarly, 77),
+    (Fault::IgnoreOldKeys, 7),
+    (Fault::IgnoreTruncate, 1192),
+    (Fault::ConfirmPastLimbo, 39),
+    (Fault::ConfirmBeforeStreamed, 1057),
+    (Fault::NoSlotBaseline, 18),
+    (Fault::NoPublicationBaseline, 507),
+    (Fault::LaneBeforePublication, 123),
+    (Fault::ForgetLimboAtBegin, 8),
+    (Fault::SkippedCountsAsReceived, 39),
+    (Fault::FeedOnlyDelivered, 39),
+    (Fault::MachineOutlivesServer, 749),
+    (Fault::NoIncarnation, 9890),
+    (Fault::NoTableLock, 2),
+    (Fault::EmitLate, 40),
+    (Fault::NoRewind, 0),
+    (Fault::PruneByNewest, 7),
+    (Fault::KeepWindow, 115),
 ];
 
 impl Fault {
@@ -299,7 +300,7 @@ fn destination_equals_source_after_quiet() {
     if let Some(seed) = number("ANABRANCH_SIMULATION_SEED") {
         return run(seed, None, &mut Figures::default()).unwrap();
     }
-    let count = number("ANABRANCH_SIMULATION_COUNT").unwrap_or(5000);
+    let count = number("ANABRANCH_SIMULATION_COUNT").unwrap_or(6000);
     let mut figures = Figures::default();
     let mut failures = Vec::new();
     for seed in 0..count {
@@ -322,9 +323,9 @@ fn destination_equals_source_after_quiet() {
 fn every_broken_rule_is_found() {
     let mut missed = Vec::new();
     let mut found = Vec::new();
-    for fault in FAULTS {
+    for (fault, hint) in FAULTS {
         let failure = |seed| Some((seed, run(seed, Some(fault), &mut Figures::default()).err()?));
-        match (0..20_000).find_map(failure) {
+        match std::iter::once(hint).chain(0..20_000).find_map(failure) {
             Some((seed, error)) => found.push(format!("{fault:?} by seed {seed}: {error}")),
             None => missed.push(fault),
         }
