@@ -235,12 +235,14 @@ impl<P> Machine<P> {
     }
 
     /// A target of the table's run cannot deliver: the run waits like after a failed reading, and lets
-    /// other tables read. What is in flight stays.
+    /// other tables read. What is in flight stays, and the pause ends when a chunk of it is durable. To be
+    /// told once a failed delivery.
     pub fn delivery_failed(&mut self, table: u32, error: String, now: Timestamp) -> Vec<Command<P>> {
         self.now = self.now.max(now);
         let (mut out, turn) = (Vec::new(), self.next_turn());
         if let Some(run) = self.runs.get_mut(&table) {
             run.fail(self.now, turn, error, &mut out);
+            run.undelivered = true;
         }
         self.proceed(out)
     }

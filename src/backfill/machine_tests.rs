@@ -368,6 +368,20 @@ fn c069_reading_ahead_is_bounded_in_bytes() {
 }
 
 #[test]
+fn c071_a_dead_sink_lets_other_tables_read_and_recovers_at_once() {
+    let mut bench = Bench::with(Settings { prefetch_bytes: 1, ..settings() });
+    let first = only_read(&bench.machine.add(Bench::spec(1)));
+    bench.machine.add(Bench::spec(2));
+    assert!(reads(&bench.read(&first, "9:9:", &[1, 2])).is_empty(), "one chunk at a time");
+    let other = only_read(&bench.machine.delivery_failed(1, "sink is down".into(), SECOND));
+    assert_eq!(other.table, 2);
+    bench.read(&other, "9:9:", &[]);
+    assert!(reads(&bench.machine.durable(other.attempt)).is_empty());
+    let second = only_read(&bench.machine.durable(first.attempt));
+    assert_eq!((second.table, after(&second)), (1, Some("2")));
+}
+
+#[test]
 fn a_torn_down_lane_gets_its_chunks_again() {
     let mut bench = Bench::new();
     let first = only_read(&bench.machine.add(Bench::spec(1)));
