@@ -8,8 +8,8 @@ mod check;
 mod output;
 mod plan;
 mod plugin;
-mod run;
 mod prepare;
+mod run;
 mod status;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
