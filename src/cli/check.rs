@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::{
-    model::EntityName,
     config::{Config, Mapping, Mappings},
+    model::EntityName,
     plugin::{Plugin, PluginError},
     postgres::{Finding, PreflightRequest, Purpose, Severity, preflight},
 };
