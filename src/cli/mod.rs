@@ -8,7 +8,6 @@ mod check;
 mod output;
 mod plan;
 mod plugin;
-mod run;
 mod prepare;
 mod run;
 mod status;
@@ -72,8 +71,6 @@ enum Command {
     Check(check::Arguments),
     /// Show which mappings would be rebuilt, and why.
     Plan(plan::Arguments),
-    /// Streams and backfills until told to stop. SIGTERM or SIGINT drains and exits 0.
-    Run(run::Arguments),
     /// Show where an installation stands, from its database alone.
     Status(status::Arguments),
     /// Build and look into plugins.
@@ -152,7 +149,6 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Run(arguments) => run::run(&context, &arguments),
         Command::Check(arguments) => check::run(&context, &arguments),
         Command::Plan(arguments) => plan::run(&context, &arguments),
-        Command::Run(arguments) => run::run(&context, &arguments),
         Command::Plugin(arguments) => plugin::run(&context, &arguments),
         Command::Status(arguments) => status::run(&context, &arguments),
     };
