@@ -84,10 +84,9 @@ impl Planned {
 }
 
 pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin: &Plugin) -> Active {
-    let settings = config.plugins.of(&mapping.transform);
-    let settings = settings.config.iter().map(|(key, value)| (key.clone(), value.expose().to_owned()));
+    let settings = config.plugins.of(&mapping.transform).guest_config();
     Active {
-        transform: plugin.transform(&mapping.entity, settings.collect()),
+        transform: plugin.transform(&mapping.entity, settings),
         rules: DocumentRules {
             destination: mapping.destination.clone(),
             generation,
