@@ -17,11 +17,11 @@ pub struct HostSettings {
     /// Where compiled code is kept between runs; none compiles anew each time. `cache_dir`.
     pub cache_dir: Option<PathBuf>,
     /// The memories of one instance, in bytes. `memory_limit`.
-    pub memory_limit: usize,
+    pub memory: usize,
     /// How long one call may take. `call_deadline`.
     pub call_deadline: Duration,
     /// Bytes of one call's reply. `max_output`.
-    pub max_output_bytes: usize,
+    pub max_output: usize,
     /// Instances of one plugin, which is how many calls run at once. `instances`.
     pub instances: usize,
     /// Documents that one change may have.
@@ -40,9 +40,9 @@ impl Default for HostSettings {
     fn default() -> Self {
         Self {
             cache_dir: None,
-            memory_limit: 64 << 20,
+            memory: 64 << 20,
             call_deadline: Duration::from_secs(5),
-            max_output_bytes: 16 << 20,
+            max_output: 16 << 20,
             instances: thread::available_parallelism().map_or(2, usize::from).clamp(2, 8),
             max_documents: 10_000,
             batch_changes: 1000,
