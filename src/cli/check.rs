@@ -89,7 +89,7 @@ pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
 
 /// The tables whose transforms name their own document ids.
 fn full_identity(plugins: &Plugins, mappings: &Mappings) -> Vec<EntityName> {
-    let names_ids = |name: &str| plugins.named(name).is_some_and(|plugin| plugin.description.names_ids);
+    let names_ids = |name: &str| plugins.named(name).is_some_and(|plugin| plugin.description().names_ids);
     let mappings = mappings.mappings.iter().filter(|mapping| names_ids(&mapping.transform));
     mappings.map(|mapping| mapping.entity.clone()).collect()
 }
@@ -131,8 +131,8 @@ fn plugin_shapes(plugins: &Plugins) -> Vec<PluginShape> {
     let shape = |(path, plugin): &(PathBuf, Result<Plugin, PluginError>)| PluginShape {
         path: path.display().to_string(),
         ok: plugin.is_ok(),
-        name: plugin.as_ref().ok().map(|plugin| plugin.revision.name.clone()),
-        version: plugin.as_ref().ok().map(|plugin| plugin.revision.version.to_string()),
+        name: plugin.as_ref().ok().map(|plugin| plugin.revision().name.clone()),
+        version: plugin.as_ref().ok().map(|plugin| plugin.revision().version.to_string()),
         verdict: match plugin {
             Ok(_) => "ok".to_owned(),
             Err(error) => error.to_string(),

@@ -593,7 +593,7 @@ impl Pump {
         stored.accepted = self.ledger.position(id);
         info!(
             mapping = stored.name,
-            plugin = %plugin.revision,
+            plugin = %plugin.revision(),
             generation = stored.generation,
             rebuild = rebuild.unwrap_or(false),
             lsn = %self.ledger.processed(),

@@ -34,7 +34,7 @@ const TERMS: RetryPolicy = RetryPolicy::doubling(Duration::from_millis(500), Dur
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
     let settings = config.source.connect.clone();
     let host = PluginHost::new(config.plugins.host_settings())?;
-    let plugins = PluginSet::load(&host, &config).await?;
+    let plugins = PluginSet::load(&host, &config).await;
     if !plugins.problems.is_empty() {
         return Err(RunError::Plugins(plugins.problems));
     }
