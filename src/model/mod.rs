@@ -11,6 +11,7 @@ mod lsn;
 mod outcome;
 mod relation;
 mod revision;
+mod secret;
 mod snapshot;
 mod value;
 
@@ -22,5 +23,6 @@ pub use lsn::{Lsn, ParseLsnError};
 pub use outcome::{EmittedDocument, Outcome, Outcomes};
 pub use relation::{Column, EntityName, ParseEntityError, Relation, ReplicaIdentity};
 pub use revision::{Description, Encoding, PluginKind, Revision};
+pub use secret::Secret;
 pub use snapshot::{ParseSnapshotError, Snapshot, Xid};
 pub use value::ValueType;

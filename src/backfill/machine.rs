@@ -1,0 +1,416 @@
+//! The machine: all runs of an installation, merged into its one stream.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::model::{ChangeBatch, Lsn, Operation, Relation, RowView, Snapshot, Xid, push_document_id};
+
+use super::{
+    Attempt, ChunkRead, Command, Limbo, Marker, MarkerKind, ReadFailure, RestartReason, RunSpec, RunView,
+    Settings, Timestamp, Touch, Window,
+    run::Run,
+    schedule::{after, next},
+    share_done,
+};
+
+/// How soon a blocked run asks whether it may go on; doubles up to the probe interval.
+const BLOCKED_PROBE: Duration = Duration::from_millis(20);
+
+/// The backfill of an installation. Events in, commands out; see the [module](super).
+///
+/// `P` is what a chunk's rows are kept in; the machine carries it from [`ChunkRead`] to its emission.
+#[derive(Debug)]
+pub struct Machine<P> {
+    settings: Settings,
+    incarnation: u64,
+    serial: u64,
+    turns: u64,
+    limbo: Limbo,
+    /// What the slot's creation left out; see [`Machine::new`].
+    baseline: Option<Arc<Snapshot>>,
+    runs: BTreeMap<u32, Run<P>>,
+    now: Timestamp,
+    yielding: bool,
+    last_probe: Timestamp,
+    blocked_pause: Duration,
+    /// The transaction whose touches come next.
+    current: (Xid, Lsn),
+    scratch: Vec<u8>,
+}
+
+impl<P> Machine<P> {
+    /// A machine for one term.
+    ///
+    /// `incarnation` must be another one for each machine of an installation. `baseline` is the snapshot
+    /// that was exported when the slot was created (`pg_current_snapshot()` of a transaction that imported
+    /// it), stored with the slot and given again at every start: what it sees precedes the slot and is
+    /// never streamed, so a chunk must see it too. A slot without one gets [`super::everything_before`]
+    /// a transaction id that was assigned after it was made.
+    #[must_use]
+    pub fn new(settings: Settings, incarnation: u64, baseline: Option<Arc<Snapshot>>) -> Self {
+        Self {
+            settings,
+            incarnation,
+            serial: 0,
+            turns: 0,
+            limbo: Limbo::default(),
+            baseline,
+            runs: BTreeMap::new(),
+            now: Timestamp::MIN,
+            yielding: false,
+            last_probe: Timestamp::MIN,
+            blocked_pause: BLOCKED_PROBE,
+            current: (0, Lsn::ZERO),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// What was streamed and is not known to be visible.
+    #[must_use]
+    pub fn limbo(&self) -> &Limbo {
+        &self.limbo
+    }
+
+    // --- the stream ---------------------------------------------------------------------------------
+
+    /// The stream has shown transactions, all of them, in order; also those that some or all lanes skip.
+    pub fn apply(&mut self, batch: &ChangeBatch) {
+        for transaction in &batch.transactions {
+            self.limbo.committed(transaction.xid, transaction.commit_lsn);
+        }
+        if self.runs.is_empty() {
+            return;
+        }
+        let mut scratch = std::mem::take(&mut self.scratch);
+        for change in &batch.changes {
+            let relation = batch.relation(change);
+            let Some(run) = self.runs.get_mut(&relation.oid) else { continue };
+            let transaction = batch.transaction(change);
+            let mut touch = |touch: Touch<'_>| run.touch(transaction.xid, transaction.end_lsn, touch);
+            if change.operation == Operation::Truncate {
+                touch(Touch::All);
+                continue;
+            }
+            let old = change.old.map(|span| batch.row(span));
+            let new = change.new.map(|span| batch.row(span));
+            let before = key_of(relation, old, &mut scratch).map(|key| touch(Touch::Key(key))).is_some();
+            let after = key_of(relation, new, &mut scratch).map(|key| touch(Touch::Key(key))).is_some();
+            if !before && !after {
+                touch(Touch::Unknown);
+            }
+        }
+        self.scratch = scratch;
+    }
+
+    /// The stream has shown this commit; its touches follow. For callers without a [`ChangeBatch`].
+    pub fn committed(&mut self, xid: Xid, commit_lsn: Lsn, end_lsn: Lsn) {
+        self.limbo.committed(xid, commit_lsn);
+        self.current = (xid, end_lsn);
+    }
+
+    /// The transaction of the last [`Machine::committed`] touched a table.
+    pub fn touched(&mut self, table: u32, touch: Touch<'_>) {
+        let (xid, end_lsn) = self.current;
+        if let Some(run) = self.runs.get_mut(&table) {
+            run.touch(xid, end_lsn, touch);
+        }
+    }
+
+    /// The stream has shown a relation of this table that differs from the one it showed before.
+    pub fn relation_changed(&mut self, table: u32, key_changed: bool) -> Vec<Command<P>> {
+        let mut out = Vec::new();
+        if let Some(run) = self.runs.get_mut(&table) {
+            match key_changed {
+                true => run.restart(RestartReason::KeyChanged, &mut out),
+                false => run.relation_changed(),
+            }
+        }
+        self.proceed(out)
+    }
+
+    /// The stream has shown a marker of this installation, after all transactions that were applied.
+    pub fn marker(&mut self, marker: &Marker) -> Vec<Command<P>> {
+        if let Some(run) = self.run_of(marker.attempt) {
+            match marker.kind {
+                MarkerKind::Low => run.low(marker.attempt),
+                MarkerKind::High => run.high(marker.attempt),
+            }
+        }
+        self.proceed(Vec::new())
+    }
+
+    /// While true, chunks wait behind live transactions. A chunk is judged where it is emitted, so that
+    /// waiting costs nothing but time.
+    pub fn yield_to_live(&mut self, yielding: bool) -> Vec<Command<P>> {
+        self.yielding = yielding;
+        self.proceed(Vec::new())
+    }
+
+    // --- reading ------------------------------------------------------------------------------------
+
+    /// A page was read. It may come before or after its high watermark. Readings that were abandoned are
+    /// ignored.
+    pub fn chunk_read(&mut self, read: ChunkRead<P>) -> Vec<Command<P>> {
+        let mut out = Vec::new();
+        self.limbo.observe(&read.snapshot);
+        if let Some(run) = self.run_of(read.attempt) {
+            run.arrived(read, &mut out);
+        }
+        self.proceed(out)
+    }
+
+    /// A page could not be read, or its high marker may not have been committed.
+    pub fn read_failed(&mut self, attempt: Attempt, failure: ReadFailure, now: Timestamp) -> Vec<Command<P>> {
+        self.now = self.now.max(now);
+        let (mut out, turn) = (Vec::new(), self.next_turn());
+        let now = self.now;
+        if let Some(run) = self.run_of(attempt)
+            && run.read_failed(attempt, failure.timed_out)
+        {
+            run.fail(now, turn, failure.message, &mut out);
+        }
+        self.proceed(out)
+    }
+
+    /// A snapshot that was taken now or some time ago, on the same server.
+    pub fn probe(&mut self, snapshot: &Arc<Snapshot>) -> Vec<Command<P>> {
+        self.limbo.observe(snapshot);
+        self.proceed(Vec::new())
+    }
+
+    // --- delivery -----------------------------------------------------------------------------------
+
+    /// A chunk is durable in all targets of its run.
+    pub fn durable(&mut self, attempt: Attempt) -> Vec<Command<P>> {
+        let mut out = Vec::new();
+        if let Some(run) = self.run_of(attempt) {
+            let table = run.spec.table;
+            if run.durable(attempt, &mut out) {
+                self.runs.remove(&table);
+            }
+        }
+        self.proceed(out)
+    }
+
+    /// A target of the table's run cannot deliver: the run waits like after a failed reading, and lets
+    /// other tables read. What is in flight stays.
+    pub fn delivery_failed(&mut self, table: u32, error: String, now: Timestamp) -> Vec<Command<P>> {
+        self.now = self.now.max(now);
+        let (mut out, turn) = (Vec::new(), self.next_turn());
+        if let Some(run) = self.runs.get_mut(&table) {
+            run.fail(self.now, turn, error, &mut out);
+        }
+        self.proceed(out)
+    }
+
+    /// A target has lost what was emitted and not yet durable (its lane was torn down): the table's run
+    /// reads on from its saved cursor.
+    pub fn rewind(&mut self, table: u32) -> Vec<Command<P>> {
+        if let Some(run) = self.runs.get_mut(&table) {
+            run.rewind();
+        }
+        self.proceed(Vec::new())
+    }
+
+    // --- requests -----------------------------------------------------------------------------------
+
+    /// Begins a run, or takes up a stored one, at this place of the stream: its targets receive every
+    /// transaction from the next one on (but for [`RunSpec::skip_until`]). A run of the same table is
+    /// superseded: its progress is discarded, its mappings are joined, its pause is kept.
+    pub fn add(&mut self, mut spec: RunSpec) -> Vec<Command<P>> {
+        let mut out = Vec::new();
+        if let Some(old) = self.runs.remove(&spec.table) {
+            spec.mappings.extend(old.spec.mappings);
+            (spec.attempts, spec.not_before) = (old.spec.attempts, old.spec.not_before);
+            spec.skip_until = spec.skip_until.max(old.spec.skip_until);
+            if let (Some(one), Some(two)) = (&spec.baseline, &old.spec.baseline) {
+                spec.baseline = Some(Arc::clone(if super::covers(one, two) { one } else { two }));
+            } else {
+                spec.baseline = spec.baseline.or(old.spec.baseline);
+            }
+            spec.started |= old.spec.started;
+            out.push(Command::Supersede {
+                old: old.spec.run,
+                new: Arc::clone(&spec.run),
+                mappings: spec.mappings.clone(),
+            });
+        }
+        let baselines = self.baseline.iter().chain(&spec.baseline).cloned().collect();
+        let window = Window::new(self.limbo.unseen(), baselines, self.settings.window_bytes);
+        let turn = self.next_turn();
+        self.runs.insert(spec.table, Run::new(spec, window, &self.settings, turn));
+        self.proceed(out)
+    }
+
+    /// Begins the table's run again from the first row.
+    pub fn restart(&mut self, table: u32) -> Vec<Command<P>> {
+        let mut out = Vec::new();
+        if let Some(run) = self.runs.get_mut(&table) {
+            run.restart(RestartReason::Asked, &mut out);
+        }
+        self.proceed(out)
+    }
+
+    /// Withdraws the table's run if nothing was read for it yet; its id, if so.
+    pub fn cancel(&mut self, table: u32) -> Option<Arc<str>> {
+        let queued = self.runs.get(&table).is_some_and(|run| !run.spec.started);
+        queued.then(|| self.runs.remove(&table).map(|run| run.spec.run)).flatten()
+    }
+
+    /// Ends a mapping's part in the table's run; the run's id, if it has no mapping left and is forgotten.
+    pub fn remove_mapping(&mut self, table: u32, mapping: &str) -> Option<Arc<str>> {
+        let run = self.runs.get_mut(&table)?;
+        let last = run.spec.mappings.remove(mapping) && run.spec.mappings.is_empty();
+        last.then(|| self.runs.remove(&table).map(|run| run.spec.run)).flatten()
+    }
+
+    // --- time ---------------------------------------------------------------------------------------
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Timestamp) -> Vec<Command<P>> {
+        self.now = self.now.max(now);
+        self.proceed(Vec::new())
+    }
+
+    /// When [`Machine::tick`] has something to do next, if nothing else happens.
+    #[must_use]
+    pub fn next_wake(&self) -> Option<Timestamp> {
+        let pauses = self.runs.values().filter(|run| !run.active).map(|run| run.spec.not_before);
+        let probe = self.probe_pause().map(|pause| after(self.last_probe, pause));
+        pauses.filter(|at| *at > self.now).chain(probe).min()
+    }
+
+    // --- looking ------------------------------------------------------------------------------------
+
+    /// The runs, by table.
+    pub fn runs(&self) -> impl Iterator<Item = (u32, RunView<'_>)> {
+        self.runs.iter().map(|(table, run)| (*table, self.view(run)))
+    }
+
+    /// The run of a table.
+    #[must_use]
+    pub fn run(&self, table: u32) -> Option<RunView<'_>> {
+        self.runs.get(&table).map(|run| self.view(run))
+    }
+
+    fn view<'a>(&self, run: &'a Run<P>) -> RunView<'a> {
+        RunView {
+            run: &run.spec.run,
+            entity: &run.spec.entity,
+            mappings: &run.spec.mappings,
+            rows: run.spec.rows,
+            chunks: run.spec.chunks,
+            share: share_done(run.spec.rows, run.spec.estimate),
+            active: run.active,
+            blocked: !run.window.may_read(self.limbo.latest().map(AsRef::as_ref)),
+            in_flight: run.in_flight(),
+            attempts: run.spec.attempts,
+            not_before: run.spec.not_before,
+            window_bytes: run.window.size(),
+            stats: run.stats,
+        }
+    }
+
+    // --- inside -------------------------------------------------------------------------------------
+
+    fn run_of(&mut self, attempt: Attempt) -> Option<&mut Run<P>> {
+        self.runs.values_mut().find(|run| run.has(attempt))
+    }
+
+    fn next_turn(&mut self) -> u64 {
+        self.turns += 1;
+        self.turns
+    }
+
+    /// What follows from an event: chunks to emit, runs to make active, pages to read, a probe to take.
+    fn proceed(&mut self, mut out: Vec<Command<P>>) -> Vec<Command<P>> {
+        for run in self.runs.values_mut() {
+            if !self.yielding {
+                run.settle(&mut out);
+            }
+            run.advance(self.limbo.latest());
+        }
+        self.step_aside();
+        self.activate();
+        self.read(&mut out);
+        self.probe_if_due(&mut out);
+        out
+    }
+
+    fn probe_if_due(&mut self, out: &mut Vec<Command<P>>) {
+        let blocked = self.is_blocked();
+        if let Some(pause) = self.probe_pause()
+            && after(self.last_probe, pause) <= self.now
+        {
+            self.last_probe = self.now;
+            self.blocked_pause = (self.blocked_pause * 2).min(self.settings.probe_interval);
+            out.push(Command::Probe);
+        }
+        if !blocked {
+            self.blocked_pause = BLOCKED_PROBE;
+        }
+    }
+
+    /// A run that must wait for visibility does not stand in the way of others.
+    fn step_aside(&mut self) {
+        let latest = self.limbo.latest().map(AsRef::as_ref);
+        for run in self.runs.values_mut().filter(|run| run.active) {
+            if run.in_flight() == 0 && !run.window.may_read(latest) {
+                self.turns += 1;
+                (run.active, run.turn) = (false, self.turns);
+            }
+        }
+    }
+
+    fn activate(&mut self) {
+        let mut active = self.runs.values().filter(|run| run.active).count();
+        while active < self.settings.max_concurrent.max(1) {
+            let latest = self.limbo.latest().map(AsRef::as_ref);
+            let standings = self.runs.iter().map(|(table, run)| (*table, run.standing()));
+            let ready = |table| self.runs.get(&table).is_some_and(|run| run.window.may_read(latest));
+            let Some(table) = next(standings, self.now, ready) else { return };
+            let Some(run) = self.runs.get_mut(&table) else { return };
+            run.active = true;
+            active += 1;
+        }
+    }
+
+    fn read(&mut self, out: &mut Vec<Command<P>>) {
+        let active = self.runs.values().filter(|run| run.active).count();
+        let share = self.settings.prefetch_bytes / active.max(1);
+        let latest = self.limbo.latest();
+        for run in self.runs.values_mut().filter(|run| run.active) {
+            if run.wants_page(share) && run.window.may_read(latest.map(AsRef::as_ref)) {
+                self.serial += 1;
+                let attempt = Attempt { incarnation: self.incarnation, serial: self.serial };
+                let request = run.begin_read(attempt, latest.cloned(), self.settings.page.bytes);
+                run.advance(latest);
+                out.push(Command::Read(request));
+            }
+        }
+    }
+
+    /// Whether a run waits for visibility, and for nothing else.
+    fn is_blocked(&self) -> bool {
+        let latest = self.limbo.latest().map(AsRef::as_ref);
+        let due = |run: &&Run<P>| run.active || run.spec.not_before <= self.now;
+        self.runs.values().filter(due).any(|run| !run.window.may_read(latest))
+    }
+
+    /// How long after the last probe the next one is wanted.
+    fn probe_pause(&self) -> Option<Duration> {
+        match self.is_blocked() {
+            true => Some(self.blocked_pause),
+            false => (!self.limbo.is_empty()).then_some(self.settings.probe_interval),
+        }
+    }
+}
+
+/// The document id of a tuple, in `scratch`.
+fn key_of<'s>(relation: &Relation, row: Option<RowView<'_>>, scratch: &'s mut Vec<u8>) -> Option<&'s [u8]> {
+    scratch.clear();
+    push_document_id(relation, row?, scratch).then_some(scratch.as_slice())
+}

@@ -1,0 +1,435 @@
+//! One mapping at work: two tasks, so that batch n+1 is transformed while batch n is delivered.
+//!
+//! A lane takes work in order and reports it accepted in order, once its sink has made it durable. What fails
+//! is retried with backoff and reported; nothing is skipped. It must never hold up another lane: when it
+//! cannot keep up while failing, the pump lets go of its queue (see [`LaneHandle::let_go`]) and reads the
+//! stream again once it recovers.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{
+    backfill::Attempt,
+    model::{
+        ChangeBatch, DocumentOperation, Documents, EntityName, Failure, FailureClass, Lsn, Origin,
+    },
+    pipeline::{
+        Backoff, DocumentRules, LaneId, NextAttempt, RetryPolicy, Segment, WorkId, assemble, guest_selection, segments,
+    },
+    plugin::Transform,
+    sink::Sink,
+};
+
+use super::reread::Rereader;
+
+/// What a lane works with now; replaced as a whole when the plugin is swapped.
+#[derive(Debug)]
+pub(super) struct Active {
+    pub(super) transform: Transform,
+    pub(super) rules: DocumentRules,
+}
+
+/// A piece of work, handed out in order.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) id: WorkId,
+    pub(super) batch: Arc<ChangeBatch>,
+    pub(super) selection: Vec<u32>,
+    /// Set for a chunk of a backfill.
+    pub(super) chunk: Option<Attempt>,
+    epoch: u64,
+}
+
+/// What a lane tells the pump.
+#[derive(Debug)]
+pub(super) enum LaneEvent {
+    /// The sink has durably accepted this work and all before it.
+    Accepted { lane: LaneId, work: WorkId, chunk: Option<Attempt>, timing: Timing },
+    /// It does not work now; it is tried again by itself.
+    Failing { lane: LaneId, attempts: u32, failure: Failure },
+    /// It works again.
+    Recovered { lane: LaneId },
+}
+
+/// Where the time of a piece of work went.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Timing {
+    pub(super) transforming: Duration,
+    pub(super) delivering: Duration,
+    pub(super) documents: u64,
+}
+
+/// What a lane is made of.
+pub(super) struct LaneSettings {
+    pub(super) id: LaneId,
+    pub(super) mapping: String,
+    pub(super) entity: EntityName,
+    pub(super) sink: Arc<dyn Sink>,
+    pub(super) batch_rows: usize,
+    pub(super) rereader: Arc<Rereader>,
+}
+
+/// The pump's end of a lane.
+pub(super) struct LaneHandle {
+    work: mpsc::UnboundedSender<Work>,
+    active: watch::Sender<Arc<Active>>,
+    shared: Arc<Shared>,
+    failing: bool,
+    tasks: JoinSet<()>,
+}
+
+struct Shared {
+    settings: LaneSettings,
+    active: watch::Receiver<Arc<Active>>,
+    events: mpsc::UnboundedSender<LaneEvent>,
+    queued: AtomicUsize,
+    epoch: AtomicU64,
+    stop: CancellationToken,
+}
+
+impl LaneHandle {
+    /// Starts the two tasks of a lane; they end when the handle is dropped or `stop` is cancelled.
+    pub(super) fn start(
+        settings: LaneSettings,
+        active: Active,
+        events: mpsc::UnboundedSender<LaneEvent>,
+        stop: CancellationToken,
+    ) -> Self {
+        let (work, incoming) = mpsc::unbounded_channel();
+        let (active, watching) = watch::channel(Arc::new(active));
+        let shared = Arc::new(Shared {
+            settings,
+            active: watching,
+            events,
+            queued: AtomicUsize::new(0),
+            epoch: AtomicU64::new(0),
+            stop,
+        });
+        // Two deliveries may wait: one more would only add to the latency of the change behind it.
+        let (deliveries, delivering) = mpsc::channel(2);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(transform_loop(Arc::clone(&shared), incoming, deliveries));
+        tasks.spawn(deliver_loop(Arc::clone(&shared), delivering));
+        Self { work, active, shared, failing: false, tasks }
+    }
+
+    /// Hands out work; never waits. [`LaneHandle::queued_bytes`] tells when to hold back.
+    pub(super) fn send(
+        &self,
+        id: WorkId,
+        batch: Arc<ChangeBatch>,
+        selection: Vec<u32>,
+        chunk: Option<Attempt>,
+    ) {
+        let epoch = self.shared.epoch.load(Ordering::Acquire);
+        self.shared.queued.fetch_add(batch.size(), Ordering::AcqRel);
+        let work = Work { id, batch, selection, chunk, epoch };
+        // A lane that ended is noticed by the term, which ends with it.
+        let _ = self.work.send(work);
+    }
+
+    /// Bytes handed out and not yet accepted.
+    pub(super) fn queued_bytes(&self) -> usize {
+        self.shared.queued.load(Ordering::Acquire)
+    }
+
+    /// Drops all queued work but the piece that is being tried: the stream will be read again for it.
+    pub(super) fn let_go(&self) {
+        self.shared.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Swaps the transform at the next batch boundary.
+    pub(super) fn replace(&self, active: Active) {
+        self.active.send_replace(Arc::new(active));
+    }
+
+    /// Whether the last thing heard was a failure.
+    pub(super) fn failing(&self) -> bool {
+        self.failing
+    }
+
+    /// Notes what an event said.
+    pub(super) fn set_failing(&mut self, failing: bool) {
+        self.failing = failing;
+    }
+
+    /// Waits for both tasks to end.
+    pub(super) async fn join(mut self) {
+        drop(self.work);
+        self.shared.stop.cancel();
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// One thing for the sink to do.
+enum Step {
+    Deliver(Documents),
+    Purge(String),
+}
+
+struct Delivery {
+    work: Work,
+    steps: Vec<Step>,
+    timing: Timing,
+}
+
+async fn transform_loop(
+    shared: Arc<Shared>,
+    mut incoming: mpsc::UnboundedReceiver<Work>,
+    deliveries: mpsc::Sender<Delivery>,
+) {
+    let stop = shared.stop.clone();
+    let work = async {
+        while let Some(work) = incoming.recv().await {
+            if shared.is_stale(&work) {
+                shared.let_drop(&work);
+                continue;
+            }
+            let started = std::time::Instant::now();
+            let steps = shared.until_it_works(&work, Stage::Transform, || shared.transform(&work)).await;
+            let timing = Timing {
+                transforming: started.elapsed(),
+                documents: steps.iter().map(Step::documents).sum(),
+                ..Timing::default()
+            };
+            if shared.is_stale(&work) {
+                shared.let_drop(&work);
+            } else if deliveries.send(Delivery { work, steps, timing }).await.is_err() {
+                return;
+            }
+        }
+    };
+    stop.run_until_cancelled(work).await;
+}
+
+async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Receiver<Delivery>) {
+    let stop = shared.stop.clone();
+    let work = async {
+        while let Some(Delivery { work, steps, mut timing }) = deliveries.recv().await {
+            if shared.is_stale(&work) {
+                shared.let_drop(&work);
+                continue;
+            }
+            let started = std::time::Instant::now();
+            for step in &steps {
+                shared.until_it_works(&work, Stage::Deliver, || shared.carry_out(step)).await;
+            }
+            timing.delivering = started.elapsed();
+            shared.let_drop(&work);
+            if shared.is_stale(&work) {
+                continue;
+            }
+            let Work { id, chunk, .. } = work;
+            shared.tell(LaneEvent::Accepted { lane: shared.settings.id, work: id, chunk, timing });
+        }
+    };
+    stop.run_until_cancelled(work).await;
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    Transform,
+    Deliver,
+}
+
+impl Step {
+    fn documents(&self) -> u64 {
+        match self {
+            Self::Deliver(documents) => documents.len() as u64,
+            Self::Purge(_) => 0,
+        }
+    }
+}
+
+impl Shared {
+    fn tell(&self, event: LaneEvent) {
+        // Nobody listens any more while a term ends.
+        let _ = self.events.send(event);
+    }
+
+    fn is_stale(&self, work: &Work) -> bool {
+        work.epoch < self.epoch.load(Ordering::Acquire)
+    }
+
+    fn let_drop(&self, work: &Work) {
+        self.queued.fetch_sub(work.batch.size(), Ordering::AcqRel);
+    }
+
+    /// Tries until it works, with backoff; a swapped plugin is tried at once. Reports failures, and the
+    /// recovery after them.
+    async fn until_it_works<T, F>(&self, work: &Work, stage: Stage, attempt: impl Fn() -> F) -> T
+    where
+        F: Future<Output = Result<T, Failure>>,
+    {
+        let mut backoff: Option<Backoff> = None;
+        let mut active = self.active.clone();
+        loop {
+            active.mark_unchanged();
+            let failure = match attempt().await {
+                Ok(value) => {
+                    if let Some(backoff) = backoff {
+                        self.report_recovery(backoff.failures());
+                    }
+                    return value;
+                }
+                Err(failure) => failure,
+            };
+            let backoff = backoff.get_or_insert_with(|| Backoff::new(policy(failure.class)));
+            let NextAttempt::After(delay) = backoff.failed(rand::random(), failure.retry_after) else {
+                continue;
+            };
+            self.report_failure(work, stage, backoff.failures(), delay, &failure);
+            tokio::select! {
+                () = tokio::time::sleep(delay) => {}
+                Ok(()) = active.changed() => {}
+            }
+        }
+    }
+
+    fn report_failure(
+        &self,
+        work: &Work,
+        stage: Stage,
+        attempts: u32,
+        delay: Duration,
+        failure: &Failure,
+    ) {
+        let active = self.active.borrow().clone();
+        let lsn = work.first_lsn();
+        warn!(
+            mapping = self.settings.mapping,
+            entity = %self.settings.entity,
+            plugin = %active.transform.revision(),
+            sink = self.settings.sink.kind(),
+            lsn = %lsn,
+            attempts,
+            class = %failure.class,
+            code = failure.code,
+            "{} failed: {}; trying again in {delay:.1?}",
+            match stage { Stage::Transform => "transform", Stage::Deliver => "delivery" },
+            failure.message,
+        );
+        let failure = Failure {
+            message: format!("{} (at LSN {lsn})", failure.message),
+            ..failure.clone()
+        };
+        self.tell(LaneEvent::Failing { lane: self.settings.id, attempts, failure });
+    }
+
+    fn report_recovery(&self, attempts: u32) {
+        info!(mapping = self.settings.mapping, attempts, "works again");
+        self.tell(LaneEvent::Recovered { lane: self.settings.id });
+    }
+
+    async fn transform(&self, work: &Work) -> Result<Vec<Step>, Failure> {
+        let active = self.active.borrow().clone();
+        let Active { transform, rules } = &*active;
+        let (batch, selection) =
+            self.settings.rereader.complete(&work.batch, &work.selection, transform).await?;
+        let entity = self.settings.entity.to_string();
+        let mut documents = Documents::new(entity.clone(), batch.origin, rules.generation);
+        let mut steps = Vec::new();
+        for segment in segments(&batch, &selection, self.settings.batch_rows) {
+            match segment {
+                Segment::Rows(rows) => {
+                    let asked = guest_selection(&batch, &rows, rules);
+                    let outcomes = if asked.is_empty() {
+                        Default::default()
+                    } else {
+                        transform.call(&batch, &asked).await.map_err(|fault| fault.failure())?
+                    };
+                    assemble(&batch, &rows, &outcomes, rules, &mut documents)
+                        .map_err(|failed| name_row(failed.failure, &batch, failed.change))?;
+                }
+                Segment::Truncate(_) => {
+                    let next = Documents::new(entity.clone(), batch.origin, rules.generation);
+                    steps.push(Step::Deliver(std::mem::replace(&mut documents, next)));
+                    steps.push(Step::Purge(rules.destination.clone()));
+                }
+            }
+        }
+        steps.push(Step::Deliver(documents));
+        steps.retain(|step| !matches!(step, Step::Deliver(documents) if documents.is_empty()));
+        Ok(steps)
+    }
+
+    async fn carry_out(&self, step: &Step) -> Result<(), Failure> {
+        let sink = &self.settings.sink;
+        match step {
+            Step::Deliver(documents) => {
+                let rejected = sink.deliver(documents).await?;
+                match rejected.into_iter().next() {
+                    None => Ok(()),
+                    Some(first) => Err(name_document(first.failure, documents, first.index)),
+                }
+            }
+            Step::Purge(destination) if sink.capabilities().purge => sink.purge(destination).await,
+            Step::Purge(destination) => {
+                warn!(
+                    mapping = self.settings.mapping,
+                    entity = %self.settings.entity,
+                    destination,
+                    "the table was truncated, but a {} sink cannot purge: its documents stay",
+                    sink.kind(),
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Work {
+    fn first_lsn(&self) -> Lsn {
+        let first = self.selection.first().and_then(|&index| self.batch.changes.get(index as usize));
+        first.map_or(Lsn::ZERO, |change| self.batch.transaction(change).commit_lsn)
+    }
+}
+
+/// What cannot be cured by trying again soon is tried again seldom.
+fn policy(class: FailureClass) -> RetryPolicy {
+    match class {
+        FailureClass::Retry => RetryPolicy::DELIVERY,
+        FailureClass::Poison | FailureClass::Fatal => RetryPolicy::REPAIR,
+    }
+}
+
+fn name_row(failure: Failure, batch: &ChangeBatch, change: u32) -> Failure {
+    let Some(change) = batch.changes.get(change as usize) else { return failure };
+    let relation = batch.relation(change);
+    let row = change.new.or(change.old).map(|span| batch.row(span));
+    let id = row.and_then(|row| crate::model::document_id(relation, row));
+    let at = match batch.origin {
+        Origin::Stream => format!("LSN {}", batch.transaction(change).commit_lsn),
+        Origin::Backfill => "a backfill".to_owned(),
+    };
+    let id = id.unwrap_or_else(|| "unknown".to_owned());
+    Failure {
+        message: format!("{} (row {id} of {}, {at})", failure.message, relation.name),
+        ..failure
+    }
+}
+
+fn name_document(failure: Failure, documents: &Documents, index: usize) -> Failure {
+    let Some(document) = documents.view(index) else { return failure };
+    let verb = match document.operation {
+        DocumentOperation::Upsert => "upsert",
+        DocumentOperation::Delete => "delete",
+    };
+    let message = format!(
+        "{} ({verb} of document {} in {}, from {})",
+        failure.message, document.id, document.destination, documents.entity
+    );
+    Failure { message, ..failure }
+}

@@ -1,0 +1,510 @@
+//! The one ordered stream of a term: reads it, hands changes to lanes, merges backfills in, and tells the
+//! server how far it may forget.
+//!
+//! The pump is a loop over events; every decision is made by the machines of `pgoutput`, `backfill` and
+//! `pipeline`, and carried out here. It never waits for a sink, a plugin or the state schema: lanes, readers
+//! and the scribe are tasks of their own, with what they hold bounded in bytes. It confirms a position only
+//! when the ledger and the limbo both allow it.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use crate::{
+    backfill::{Machine, Marker},
+    model::{ChangeBatch, Lsn},
+    pgoutput::{Assembler, Decoder, Frame, Handled, RawRelation, transaction::Committed},
+    pipeline::{LaneId, Ledger, Subscriptions},
+    postgres::{ReplicationStream, StatusHandle},
+    state::MappingStatus,
+};
+
+use super::{
+    branch::Branch,
+    error::TermError,
+    lane::{LaneEvent, LaneHandle},
+    relations::Relations,
+    reload::Reload,
+    scribe::{Note, Scribe, ScribeEvent},
+    shutdown::now_micros,
+    term::Lane,
+};
+
+/// How often the pump looks at what has no event of its own.
+const TICK: Duration = Duration::from_millis(50);
+/// How often positions are saved in the state schema.
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+/// How soon a visibility probe may follow another.
+const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Bounds of the pump.
+#[derive(Clone, Debug)]
+pub(super) struct PumpSettings {
+    pub(super) installation: String,
+    pub(super) batch_rows: usize,
+    pub(super) batch_bytes: usize,
+    pub(super) queue_bytes: usize,
+    pub(super) silence_limit: Duration,
+    pub(super) heartbeat_interval: Duration,
+    pub(super) drain_limit: Duration,
+}
+
+/// Why a pump stopped in good order.
+#[derive(Debug)]
+pub(super) enum Stopped {
+    /// The process is to end; everything in hand was delivered and confirmed, or given up at the limit.
+    Shutdown,
+    /// Plugins changed in a way that needs a new term.
+    Reconfigure(Box<Reload>),
+    /// Lanes that fell behind can work again: the stream is to be read again from the ledger's position.
+    Restream(Vec<LaneId>),
+}
+
+/// Everything of a term that outlives one connection of the stream.
+pub(super) struct Pump {
+    pub(super) settings: PumpSettings,
+    pub(super) ledger: Ledger,
+    pub(super) machine: Machine<Arc<ChangeBatch>>,
+    pub(super) branch: Branch,
+    pub(super) subscriptions: Subscriptions,
+    pub(super) lanes: BTreeMap<LaneId, Lane>,
+    pub(super) relations: Relations,
+    pub(super) scribe: Scribe,
+    pub(super) lane_events: mpsc::UnboundedReceiver<LaneEvent>,
+    pub(super) reloads: mpsc::Receiver<Reload>,
+    pub(super) probe: Probe,
+    pub(super) saved: Instant,
+    pub(super) wrote: Instant,
+}
+
+/// The visibility probe that is under way, and when the last one began.
+#[derive(Debug)]
+pub(super) struct Probe {
+    pub(super) pending: bool,
+    pub(super) last: Instant,
+}
+
+/// One connection of the stream.
+struct Connection {
+    stream: ReplicationStream,
+    status: StatusHandle,
+    decoder: Decoder,
+    assembler: Assembler,
+}
+
+impl Pump {
+    /// Pumps one connection until it is told to stop or something breaks.
+    ///
+    /// # Errors
+    /// The connection, the leader's state or the protocol broke: the term ends.
+    pub(super) async fn run(
+        &mut self,
+        stream: ReplicationStream,
+        shutdown: &CancellationToken,
+    ) -> Result<Stopped, TermError> {
+        let status = stream.status();
+        let (decoder, assembler) = (Decoder::new(2), Assembler::new());
+        let mut connection = Connection { stream, status, decoder, assembler };
+        let stopped = self.pump(&mut connection, shutdown).await?;
+        if !matches!(stopped, Stopped::Restream(_)) {
+            self.drain(&mut connection).await?;
+        }
+        self.save_positions();
+        if let Err(error) = connection.stream.close(Duration::from_secs(2)).await {
+            debug!(%error, "the stream did not end in good order");
+        }
+        Ok(stopped)
+    }
+
+    async fn pump(
+        &mut self,
+        connection: &mut Connection,
+        shutdown: &CancellationToken,
+    ) -> Result<Stopped, TermError> {
+        let mut ticker = tokio::time::interval(TICK);
+        ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let may_read = self.may_read();
+            tokio::select! {
+                biased;
+                () = shutdown.cancelled() => return Ok(Stopped::Shutdown),
+                Some(event) = self.lane_events.recv() => self.on_lane_event(event),
+                Some(event) = self.branch.reads.recv() => self.on_read(event),
+                Some(event) = self.scribe.events.recv() => self.on_scribe_event(event)?,
+                Some(reload) = self.reloads.recv() => {
+                    if let Some(stopped) = self.on_reload(reload) {
+                        return Ok(stopped);
+                    }
+                }
+                filled = connection.stream.fill(), if may_read => {
+                    filled?;
+                    self.take_buffered(connection).await?;
+                }
+                _ = ticker.tick() => self.on_tick(connection)?,
+            }
+            if may_read != self.may_read() && self.may_read() {
+                // What had to wait in the buffer for room in a lane.
+                self.take_buffered(connection).await?;
+            }
+            self.flush_when_idle(connection);
+            self.confirm(connection);
+            if let Some(lanes) = self.recovered_lanes(connection) {
+                return Ok(Stopped::Restream(lanes));
+            }
+        }
+    }
+
+    // --- the stream ---------------------------------------------------------------------------------
+
+    /// Handles every message that has arrived, as long as the lanes have room.
+    async fn take_buffered(&mut self, connection: &mut Connection) -> Result<(), TermError> {
+        while self.may_read() {
+            let Some(payload) = connection.stream.next_buffered()? else { break };
+            let handled = match Frame::parse(payload)? {
+                Frame::XLogData { data, .. } => {
+                    let message = connection.decoder.decode(data)?;
+                    connection.assembler.handle(message)?
+                }
+                Frame::Keepalive { wal_end, .. } => {
+                    self.on_keepalive(connection, wal_end);
+                    continue;
+                }
+            };
+            match handled {
+                Handled::Nothing => {}
+                Handled::Relation(raw) => self.on_relation(connection, raw).await?,
+                Handled::Committed(committed) => self.on_commit(connection, &committed),
+            }
+            if connection.assembler.size() >= self.settings.batch_bytes
+                || connection.assembler.changes() >= self.settings.batch_rows
+            {
+                self.flush(connection);
+            }
+        }
+        Ok(())
+    }
+
+    /// A position with nothing before it in hand may be confirmed: so an idle source does not keep WAL.
+    fn on_keepalive(&mut self, connection: &Connection, wal_end: Lsn) {
+        let assembler = &connection.assembler;
+        if !assembler.in_transaction() && assembler.is_empty() && self.machine.limbo().is_empty() {
+            self.ledger.advance(wal_end);
+        }
+    }
+
+    async fn on_relation(&mut self, connection: &mut Connection, raw: RawRelation) -> Result<(), TermError> {
+        if !self.subscriptions.contains(&raw.name) {
+            connection.assembler.define_ignored(raw.oid);
+            return Ok(());
+        }
+        let (relation, change) = self.relations.resolve(&raw).await?;
+        connection.assembler.define(relation)?;
+        if let Some(change) = change {
+            self.flush(connection);
+            let commands = self.machine.relation_changed(raw.oid, change.key_changed);
+            self.carry_out(commands);
+        }
+        Ok(())
+    }
+
+    fn on_commit(&mut self, connection: &mut Connection, committed: &Committed) {
+        for content in &committed.markers {
+            if let Some(marker) = Marker::parse(content, &self.settings.installation) {
+                // The chunk belongs behind everything that was committed before its high watermark.
+                self.flush(connection);
+                self.collect_reads();
+                let commands = self.machine.marker(&marker);
+                self.carry_out(commands);
+            }
+        }
+        if connection.assembler.is_empty() {
+            self.ledger.advance(committed.info.end_lsn);
+        }
+    }
+
+    /// Hands out what was assembled.
+    fn flush(&mut self, connection: &mut Connection) {
+        if connection.assembler.is_empty() {
+            return;
+        }
+        let batch = connection.assembler.take();
+        self.machine.apply(&batch);
+        let boundary = batch.ends_at_commit.then(|| batch.transactions.last().map(|last| last.end_lsn));
+        if !batch.changes.is_empty() {
+            let batch = Arc::new(batch);
+            for (lane, selection) in self.subscriptions.route(&batch, &self.ledger) {
+                if let Some(handle) = self.lanes.get(&lane).and_then(|lane| lane.handle.as_ref()) {
+                    let work = self.ledger.dispatched(lane);
+                    handle.send(work, Arc::clone(&batch), selection, None);
+                }
+            }
+        }
+        if let Some(end) = boundary.flatten() {
+            self.ledger.advance(end);
+        }
+    }
+
+    /// Small transactions share a batch while the lanes are busy or more is buffered, and never wait
+    /// otherwise.
+    fn flush_when_idle(&mut self, connection: &mut Connection) {
+        if connection.assembler.is_empty() || connection.assembler.in_transaction() {
+            return;
+        }
+        let busy = self.lanes.keys().any(|&lane| self.ledger.follows(lane) && self.ledger.outstanding(lane) > 1);
+        if !busy {
+            self.flush(connection);
+        }
+    }
+
+    /// Whether every lane that follows the stream has room. A lane that fails and has none is let go: it
+    /// must not hold up the others, and is served again from the stream when it recovers.
+    fn may_read(&mut self) -> bool {
+        let limit = self.settings.queue_bytes;
+        let mut room = true;
+        for (&id, lane) in &self.lanes {
+            let Some(handle) = &lane.handle else { continue };
+            if handle.queued_bytes() < limit || !self.ledger.follows(id) {
+                continue;
+            }
+            if handle.failing() {
+                warn!(
+                    mapping = lane.name(),
+                    position = %self.ledger.position(id),
+                    queued_bytes = handle.queued_bytes(),
+                    "fell behind while failing: its queue is let go, the slot keeps what it has not accepted",
+                );
+                handle.let_go();
+                self.ledger.freeze(id);
+                self.machine.rewind(lane.table);
+            } else {
+                room = false;
+            }
+        }
+        room
+    }
+
+    /// Lanes that were let go and work again.
+    fn recovered_lanes(&mut self, connection: &Connection) -> Option<Vec<LaneId>> {
+        if connection.assembler.in_transaction() {
+            return None;
+        }
+        let back = |(&id, lane): (&LaneId, &Lane)| {
+            let handle = lane.handle.as_ref()?;
+            (!self.ledger.follows(id) && !handle.failing()).then_some(id)
+        };
+        let lanes: Vec<LaneId> = self.lanes.iter().filter_map(back).collect();
+        (!lanes.is_empty()).then_some(lanes)
+    }
+
+    // --- what lanes, readers, the scribe and the clock say ---------------------------------------------
+
+    fn on_lane_event(&mut self, event: LaneEvent) {
+        match event {
+            LaneEvent::Accepted { lane, work, chunk, timing } => {
+                self.ledger.accepted(lane, work);
+                if let Some(state) = self.lanes.get_mut(&lane) {
+                    state.documents += timing.documents;
+                }
+                if let Some(attempt) = chunk
+                    && self.branch.accepted(attempt, timing)
+                {
+                    let commands = self.machine.durable(attempt);
+                    self.carry_out(commands);
+                }
+            }
+            LaneEvent::Failing { lane, attempts, failure } => {
+                let Some(state) = self.lanes.get_mut(&lane) else { return };
+                if let Some(handle) = &mut state.handle {
+                    handle.set_failing(true);
+                }
+                self.scribe.note(Note::MappingStatus {
+                    mapping: state.name().to_owned(),
+                    status: MappingStatus::Failing,
+                    error: Some(failure.to_string()),
+                    attempts,
+                });
+            }
+            LaneEvent::Recovered { lane } => {
+                let Some(state) = self.lanes.get_mut(&lane) else { return };
+                if let Some(handle) = &mut state.handle {
+                    handle.set_failing(false);
+                }
+                self.scribe.note(Note::MappingStatus {
+                    mapping: state.name().to_owned(),
+                    status: MappingStatus::Running,
+                    error: None,
+                    attempts: 0,
+                });
+            }
+        }
+    }
+
+    /// Takes what readers have handed over, without waiting: a chunk is handed over before its high
+    /// watermark is written, so it is here when the watermark is.
+    fn collect_reads(&mut self) {
+        while let Ok(event) = self.branch.reads.try_recv() {
+            self.on_read(event);
+        }
+    }
+
+    fn on_read(&mut self, event: super::readers::ReadEvent) {
+        let commands = self.branch.on_read(event, &mut self.machine);
+        self.carry_out(commands);
+    }
+
+    fn on_scribe_event(&mut self, event: ScribeEvent) -> Result<(), TermError> {
+        match event {
+            ScribeEvent::Snapshot(snapshot) => {
+                self.probe.pending = false;
+                let commands = self.machine.probe(&Arc::new(snapshot));
+                self.carry_out(commands);
+                Ok(())
+            }
+            ScribeEvent::Failed(error) => Err(error),
+        }
+    }
+
+    fn on_tick(&mut self, connection: &mut Connection) -> Result<(), TermError> {
+        if connection.status.silence() > self.settings.silence_limit {
+            return Err(TermError::Silent { limit: self.settings.silence_limit });
+        }
+        let commands = self.machine.tick(now_micros());
+        self.carry_out(commands);
+        self.branch.report(&self.machine);
+        if !self.machine.limbo().is_empty() {
+            self.ask_probe();
+        }
+        if self.saved.elapsed() >= CHECKPOINT_INTERVAL {
+            self.save_positions();
+        }
+        if self.wrote.elapsed() >= self.settings.heartbeat_interval {
+            self.wrote = Instant::now();
+            self.scribe.note(Note::Heartbeat);
+        }
+        Ok(())
+    }
+
+    fn ask_probe(&mut self) {
+        if !self.probe.pending && self.probe.last.elapsed() >= PROBE_INTERVAL {
+            self.probe = Probe { pending: true, last: Instant::now() };
+            self.scribe.note(Note::Probe);
+        }
+    }
+
+    // --- positions ------------------------------------------------------------------------------------
+
+    fn confirm(&mut self, connection: &Connection) {
+        let floor = self.machine.limbo().floor();
+        let position = self.ledger.confirmable(floor);
+        if position > connection.status.flushed() {
+            connection.status.confirm(position);
+        }
+    }
+
+    fn save_positions(&mut self) {
+        self.saved = Instant::now();
+        let confirmed = self.ledger.confirmable(self.machine.limbo().floor());
+        let accepted = self
+            .lanes
+            .iter()
+            .map(|(&id, lane)| (lane.name().to_owned(), self.ledger.position(id)))
+            .collect();
+        self.scribe.save_positions(confirmed, accepted);
+    }
+
+    // --- backfill and reload --------------------------------------------------------------------------
+
+    pub(super) fn carry_out(&mut self, commands: Vec<crate::backfill::Command<Arc<ChangeBatch>>>) {
+        let mut commands = std::collections::VecDeque::from(commands);
+        while let Some(command) = commands.pop_front() {
+            let more = self.branch.carry_out(
+                command,
+                &mut self.machine,
+                &mut self.ledger,
+                &self.lanes,
+                &self.scribe,
+            );
+            commands.extend(more);
+        }
+    }
+
+    fn on_reload(&mut self, reload: Reload) -> Option<Stopped> {
+        if reload.needs_new_term {
+            return Some(Stopped::Reconfigure(Box::new(reload)));
+        }
+        for swap in reload.swaps {
+            let Some(lane) = self.lanes.values_mut().find(|lane| lane.name() == swap.mapping.name) else {
+                continue;
+            };
+            let Some(handle) = &lane.handle else { continue };
+            info!(
+                mapping = swap.mapping.name,
+                from = lane.stored.plugin_version,
+                to = swap.mapping.plugin_version,
+                generation = swap.mapping.generation,
+                lsn = %self.ledger.processed(),
+                rebuild = swap.rebuild,
+                "swapped its transform",
+            );
+            handle.replace(swap.active);
+            let accepted = lane.stored.accepted;
+            lane.stored = crate::state::StoredMapping { accepted, ..swap.mapping };
+            let stored = lane.stored.clone();
+            self.scribe.note(Note::Mapping(Box::new(stored)));
+            if swap.rebuild {
+                let id = lane.id;
+                let spec = self.branch.run_for(&self.lanes, id, &self.ledger, &self.scribe);
+                let commands = spec.map(|spec| self.machine.add(spec)).unwrap_or_default();
+                self.carry_out(commands);
+            }
+        }
+        None
+    }
+
+    // --- ending ---------------------------------------------------------------------------------------
+
+    /// Delivers and confirms what is in hand; gives up at the limit.
+    async fn drain(&mut self, connection: &mut Connection) -> Result<(), TermError> {
+        if !connection.assembler.in_transaction() {
+            self.flush(connection);
+        }
+        let limit = tokio::time::sleep(self.settings.drain_limit);
+        tokio::pin!(limit);
+        let mut ticker = tokio::time::interval(TICK);
+        loop {
+            let healthy = |lane: &Lane| lane.handle.as_ref().is_some_and(|handle| !handle.failing());
+            let waiting = self.lanes.iter().any(|(&id, lane)| healthy(lane) && self.ledger.outstanding(id) > 0);
+            let settled = self.machine.limbo().is_empty() || self.probe.last.elapsed() > Duration::from_secs(2);
+            self.confirm(connection);
+            if !waiting && settled {
+                break;
+            }
+            tokio::select! {
+                Some(event) = self.lane_events.recv() => self.on_lane_event(event),
+                Some(event) = self.scribe.events.recv() => self.on_scribe_event(event)?,
+                _ = ticker.tick() => self.ask_probe(),
+                () = &mut limit => {
+                    warn!("the drain took too long: what was not accepted will be delivered again");
+                    break;
+                }
+            }
+        }
+        self.confirm(connection);
+        Ok(())
+    }
+
+    /// Ends every lane.
+    pub(super) async fn join_lanes(&mut self) {
+        for (_, lane) in std::mem::take(&mut self.lanes) {
+            if let Some(handle) = lane.handle {
+                LaneHandle::join(handle).await;
+            }
+        }
+    }
+}

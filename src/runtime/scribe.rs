@@ -1,0 +1,161 @@
+//! Writes what must survive a restart, in order, on a connection of its own.
+//!
+//! The pump notes and goes on; nothing waits for the state schema. What is noted late is only ever progress:
+//! a crash before it was written repeats work and loses none.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{sync::mpsc, task::JoinHandle};
+use tracing::debug;
+
+use crate::{
+    model::{Lsn, Snapshot},
+    postgres::Client,
+    state::{MappingStatus, Store, StoredMapping, StoredRun},
+};
+
+use super::error::TermError;
+
+/// Something to write, or to ask.
+#[derive(Debug)]
+pub(super) enum Note {
+    /// How far everything is.
+    Positions { confirmed: Lsn, accepted: Vec<(String, Lsn)> },
+    /// A mapping as a whole.
+    Mapping(Box<StoredMapping>),
+    /// How a mapping is.
+    MappingStatus { mapping: String, status: MappingStatus, error: Option<String>, attempts: u32 },
+    /// A run as a whole.
+    Run(Box<StoredRun>),
+    /// A run's progress.
+    Cursor { run: Arc<str>, cursor: String, rows: u64, chunks: u64 },
+    /// A run begins again.
+    Restart { run: Arc<str> },
+    /// A run failed.
+    Fail { run: Arc<str>, attempts: u32, not_before: i64, error: String },
+    /// A run is complete, and built these generations.
+    Complete { run: Arc<str>, rows: u64, chunks: u64, built: Vec<(String, i64)> },
+    /// Take a snapshot and tell it.
+    Probe,
+    /// Write something into the WAL, so that an idle slot moves.
+    Heartbeat,
+}
+
+/// What the scribe tells.
+#[derive(Debug)]
+pub(super) enum ScribeEvent {
+    /// The answer to [`Note::Probe`].
+    Snapshot(Snapshot),
+    /// Nothing can be written any more: the term ends.
+    Failed(TermError),
+}
+
+/// The pump's end of the scribe.
+#[derive(Debug)]
+pub(super) struct Scribe {
+    notes: mpsc::UnboundedSender<Note>,
+    pub(super) events: mpsc::UnboundedReceiver<ScribeEvent>,
+    last_positions: Option<(Lsn, Vec<(String, Lsn)>)>,
+    task: JoinHandle<()>,
+}
+
+impl Scribe {
+    /// Starts the scribe of an installation.
+    pub(super) fn start(installation: &str, client: Client) -> Self {
+        let (notes, incoming) = mpsc::unbounded_channel();
+        let (outgoing, events) = mpsc::unbounded_channel();
+        let store = Store::new(installation);
+        let task = tokio::spawn(serve(store, client, installation.to_owned(), incoming, outgoing));
+        Self { notes, events, last_positions: None, task }
+    }
+
+    /// Notes something; never waits.
+    pub(super) fn note(&self, note: Note) {
+        // A scribe that ended has told why, which ends the term.
+        let _ = self.notes.send(note);
+    }
+
+    /// Notes positions where they differ from the last ones.
+    pub(super) fn save_positions(&mut self, confirmed: Lsn, accepted: Vec<(String, Lsn)>) {
+        let positions = (confirmed, accepted);
+        if self.last_positions.as_ref() != Some(&positions) {
+            let (confirmed, accepted) = positions.clone();
+            self.note(Note::Positions { confirmed, accepted });
+            self.last_positions = Some(positions);
+        }
+    }
+
+    /// Writes what was noted and ends, within `limit`.
+    pub(super) async fn finish(self, limit: Duration) {
+        let Self { notes, mut task, .. } = self;
+        drop(notes);
+        if tokio::time::timeout(limit, &mut task).await.is_err() {
+            debug!("the state schema did not take the last notes in time; they are repeated at the next start");
+            task.abort();
+        }
+    }
+}
+
+async fn serve(
+    store: Store,
+    client: Client,
+    installation: String,
+    mut notes: mpsc::UnboundedReceiver<Note>,
+    events: mpsc::UnboundedSender<ScribeEvent>,
+) {
+    while let Some(note) = notes.recv().await {
+        let written = tokio::select! {
+            written = write(&store, &client, &installation, note, &events) => written,
+            error = client.ended() => Err(error.into()),
+        };
+        if let Err(error) = written {
+            let _ = events.send(ScribeEvent::Failed(error));
+            return;
+        }
+    }
+    client.close().await;
+}
+
+async fn write(
+    store: &Store,
+    client: &Client,
+    installation: &str,
+    note: Note,
+    events: &mpsc::UnboundedSender<ScribeEvent>,
+) -> Result<(), TermError> {
+    match note {
+        Note::Positions { confirmed, accepted } => {
+            store.save_positions(client, confirmed, &accepted).await?;
+        }
+        Note::Mapping(mapping) => store.save_mapping(client, &mapping).await?,
+        Note::MappingStatus { mapping, status, error, attempts } => {
+            let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
+            store.save_mapping_status(client, &mapping, status, error.as_deref(), attempts).await?;
+        }
+        Note::Run(run) => store.save_run(client, &run).await?,
+        Note::Cursor { run, cursor, rows, chunks } => {
+            store.save_cursor(client, &run, &cursor, signed(rows), signed(chunks)).await?;
+        }
+        Note::Restart { run } => store.restart_run(client, &run).await?,
+        Note::Fail { run, attempts, not_before, error } => {
+            let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
+            store.fail_run(client, &run, attempts, not_before, &error).await?;
+        }
+        Note::Complete { run, rows, chunks, built } => {
+            store.complete_run(client, &run, signed(rows), signed(chunks), &built).await?;
+        }
+        Note::Probe => {
+            let snapshot = crate::postgres::current_snapshot(client).await?;
+            let _ = events.send(ScribeEvent::Snapshot(snapshot));
+        }
+        Note::Heartbeat => {
+            let content = format!("heartbeat/1 {installation}");
+            crate::postgres::emit_marks(client, &[content.as_bytes()]).await?;
+        }
+    }
+    Ok(())
+}
+
+fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}

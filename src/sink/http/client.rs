@@ -1,0 +1,253 @@
+//! Where requests go and what carries them: the URL, the headers, TLS. Everything here knows secrets and
+//! shows none.
+
+use std::{fmt, fs, path::Path, sync::Arc, time::Duration};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use reqwest::{
+    Client, Url,
+    header::{HeaderMap, HeaderName, HeaderValue},
+    redirect,
+};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, pem::PemObject as _},
+};
+
+use super::HttpSettings;
+use crate::model::Secret;
+
+const PLACEHOLDER: &str = "{destination}";
+/// What may stand in a path segment and in a query as it is (RFC 3986, "unreserved").
+const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+/// Texts shorter than this are not searched for in messages: every `1` would be taken for one.
+const SHORTEST_SECRET: usize = 6;
+/// Headers that this sink sets by itself.
+const OWN: [&str; 7] = [
+    "content-type",
+    "content-encoding",
+    "content-length",
+    "transfer-encoding",
+    "host",
+    "connection",
+    "expect",
+];
+
+/// Where to POST. Displayed as scheme and host only: the rest of a webhook's URL often is a password.
+#[derive(Clone)]
+pub(super) struct Endpoint {
+    template: Secret,
+    shown: String,
+    https: bool,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.shown)
+    }
+}
+
+impl Endpoint {
+    pub(super) fn new(url: &Secret) -> Result<Self, String> {
+        let parse = |destination| {
+            let text = url.expose().replace(PLACEHOLDER, destination);
+            Url::parse(&text)
+                .map_err(|error| format!("`url` is not a URL ({error}); write `https://host/path`"))
+        };
+        let parsed = parse("a")?;
+        let shown = match (parsed.scheme(), parsed.host_str(), parsed.port()) {
+            (scheme @ ("http" | "https"), Some(host), None) => format!("{scheme}://{host}"),
+            (scheme @ ("http" | "https"), Some(host), Some(port)) => format!("{scheme}://{host}:{port}"),
+            _ => return Err("`url` must begin with `https://` or `http://`".to_owned()),
+        };
+        let other = parse("b")?;
+        if (parsed.username(), parsed.password()) != (other.username(), other.password())
+            || parsed.origin() != other.origin()
+        {
+            return Err(format!("`{PLACEHOLDER}` may stand in the path or the query of `url` only"));
+        }
+        Ok(Self { template: url.clone(), shown, https: parsed.scheme() == "https" })
+    }
+
+    pub(super) fn is_https(&self) -> bool {
+        self.https
+    }
+
+    /// The URL for a destination.
+    pub(super) fn url(&self, destination: &str) -> Result<Url, String> {
+        let template = self.template.expose();
+        if template.contains(PLACEHOLDER) && matches!(destination, "" | "." | "..") {
+            return Err(format!("destination `{destination}` cannot be part of a URL"));
+        }
+        let encoded = utf8_percent_encode(destination, SEGMENT).to_string();
+        Url::parse(&template.replace(PLACEHOLDER, &encoded))
+            .map_err(|error| format!("destination `{destination}` gives no URL ({error})"))
+    }
+}
+
+/// The configured headers, their values marked so that nobody prints them.
+pub(super) fn headers(settings: &HttpSettings) -> Result<HeaderMap, String> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &settings.headers {
+        let lower = name.to_ascii_lowercase();
+        if OWN.contains(&lower.as_str()) || lower.starts_with("webhook-") {
+            return Err(format!("header `{name}` is set by the sink itself; leave it out"));
+        }
+        let key = HeaderName::from_bytes(lower.as_bytes())
+            .map_err(|_| format!("`{name}` cannot be a header's name"))?;
+        let mut value = HeaderValue::from_str(value.expose())
+            .map_err(|_| format!("the value of header `{name}` has characters that no header may have"))?;
+        value.set_sensitive(true);
+        headers.append(key, value);
+    }
+    Ok(headers)
+}
+
+/// Makes the client. Reads certificate files: call it where blocking is allowed.
+pub(super) fn make(settings: &HttpSettings, https: bool) -> Result<Client, String> {
+    Client::builder()
+        .tls_backend_preconfigured(tls(settings.ca_file.as_deref(), https)?)
+        .redirect(redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .timeout(settings.timeout)
+        .connect_timeout(settings.connect_timeout)
+        .pool_idle_timeout(Duration::from_secs(30))
+        .user_agent(concat!("anabranch/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| format!("no HTTP client: {}", error.without_url()))
+}
+
+fn tls(ca_file: Option<&Path>, https: bool) -> Result<ClientConfig, String> {
+    let mut roots = RootCertStore::empty();
+    match ca_file {
+        Some(path) => {
+            let wrong = |what: String| format!("`ca_file` {}: {what}", path.display());
+            let pem = fs::read(path).map_err(|error| wrong(error.to_string()))?;
+            for certificate in CertificateDer::pem_slice_iter(&pem) {
+                let certificate = certificate.map_err(|error| wrong(format!("not PEM: {error}")))?;
+                roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+            }
+            if roots.is_empty() {
+                return Err(wrong(
+                    "there is no certificate in it; it needs `BEGIN CERTIFICATE` blocks".to_owned(),
+                ));
+            }
+        }
+        None if https => {
+            let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            if added == 0 {
+                return Err("this system has no certificate authorities; install them (`ca-certificates`) or set `ca_file`".to_owned());
+            }
+        }
+        None => {}
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let versions = versions.map_err(|error| format!("TLS: {error}"))?;
+    Ok(versions.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Takes configured secrets out of texts that others wrote: a receiver may echo what it was sent.
+#[derive(Debug)]
+pub(super) struct Redactor(Vec<Secret>);
+
+impl Redactor {
+    pub(super) fn new(settings: &HttpSettings) -> Self {
+        let mut texts: Vec<String> = vec![settings.url.expose().to_owned()];
+        if let Ok(url) = Url::parse(settings.url.expose()) {
+            texts.extend(url.password().map(str::to_owned));
+            texts.extend(url.query().map(str::to_owned));
+            texts.push(url.path().to_owned());
+        }
+        for (_, value) in &settings.headers {
+            texts.push(value.expose().to_owned());
+            texts.extend(value.expose().split_once(' ').map(|(_, token)| token.to_owned()));
+        }
+        texts.extend(settings.secrets.iter().map(|secret| secret.expose().to_owned()));
+        texts.retain(|text| text.len() >= SHORTEST_SECRET);
+        // The longest first: one may be part of another.
+        texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        Self(texts.into_iter().map(Secret::new).collect())
+    }
+
+    pub(super) fn clean(&self, text: &str) -> String {
+        self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.expose(), "[secret]"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(url: &str) -> Result<Endpoint, String> {
+        Endpoint::new(&Secret::new(url))
+    }
+
+    #[test]
+    fn urls_are_checked() {
+        for bad in
+            ["", "example.com", "ftp://a", "https://", "https://{destination}.a/", "http://{destination}@a/"]
+        {
+            assert!(endpoint(bad).is_err(), "{bad}");
+        }
+        let url = endpoint("https://a/x/{destination}?d={destination}").unwrap();
+        assert_eq!(
+            url.url("a b/ü&#").unwrap().as_str(),
+            "https://a/x/a%20b%2F%C3%BC%26%23?d=a%20b%2F%C3%BC%26%23"
+        );
+        assert!(url.url("..").is_err());
+        assert_eq!(endpoint("https://a/x").unwrap().url("..").unwrap().as_str(), "https://a/x");
+    }
+
+    #[test]
+    fn c096_urls_are_shown_without_what_may_be_secret() {
+        let shown = endpoint("https://marker-user:marker-pass@a:8443/marker/path?marker=1").unwrap();
+        assert_eq!(format!("{shown} {shown:?}"), "https://a:8443 https://a:8443");
+        assert!(!endpoint("marker://marker:marker@x").unwrap_err().contains("marker"));
+        assert!(!endpoint("https://[marker").unwrap_err().contains("marker"));
+    }
+
+    #[test]
+    fn c096_headers_are_checked_and_never_shown() {
+        let with = |name: &str, value: &str| {
+            let mut settings = HttpSettings::new(Secret::new("https://a"));
+            settings.headers.push((name.to_owned(), Secret::new(value)));
+            headers(&settings)
+        };
+        assert!(!format!("{:?}", with("Authorization", "Bearer marker").unwrap()).contains("marker"));
+        for (name, value) in [("webhook-id", "x"), ("Content-Length", "1"), ("a b", "x"), ("x", "marker\n")] {
+            assert!(!with(name, value).unwrap_err().contains("marker"), "{name}");
+        }
+    }
+
+    #[test]
+    fn c096_echoed_secrets_are_taken_out() {
+        let mut settings = HttpSettings::new(Secret::new("https://u:marker-p@a/marker-path?marker-q=1"));
+        settings.headers.push(("a".to_owned(), Secret::new("Bearer marker-token")));
+        settings.headers.push(("b".to_owned(), Secret::new("1")));
+        settings.secrets.push(Secret::new("marker-key"));
+        let redactor = Redactor::new(&settings);
+        let echoed =
+            "1 Bearer marker-token, marker-token; marker-key at /marker-path?marker-q=1 for marker-p";
+        let clean = redactor.clean(echoed);
+        assert!(clean.starts_with("1 [secret]") && !clean.contains("marker"), "{clean}");
+        assert!(!format!("{redactor:?}").contains("marker"));
+    }
+
+    #[test]
+    fn a_certificate_file_must_have_certificates() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut settings = HttpSettings::new(Secret::new("https://a"));
+        settings.ca_file = Some(file.path().to_owned());
+        assert!(make(&settings, true).unwrap_err().contains("no certificate in it"));
+        settings.ca_file = Some("/nowhere/ca.pem".into());
+        assert!(make(&settings, true).unwrap_err().contains("/nowhere/ca.pem"));
+        assert!(make(&HttpSettings::new(Secret::new("http://a")), false).is_ok());
+    }
+}

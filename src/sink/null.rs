@@ -1,0 +1,77 @@
+//! The sink that keeps nothing but counts: for benchmarks.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{Capabilities, Rejected, Sink};
+use crate::model::{Documents, Failure};
+
+/// Counts documents and forgets them.
+#[derive(Debug, Default)]
+pub struct NullSink {
+    documents: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl NullSink {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many documents came.
+    #[must_use]
+    pub fn documents(&self) -> u64 {
+        self.documents.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes their ids and bodies had.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+}
+
+#[async_trait::async_trait]
+impl Sink for NullSink {
+    fn kind(&self) -> &'static str {
+        "null"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { purge: true }
+    }
+
+    async fn open(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn deliver(&self, documents: &Documents) -> Result<Vec<Rejected>, Failure> {
+        self.documents.fetch_add(documents.len() as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(documents.bytes.len() as u64, Ordering::Relaxed);
+        Ok(Vec::new())
+    }
+
+    async fn purge(&self, _destination: &str) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn close(&self) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Origin;
+
+    #[tokio::test]
+    async fn counts() {
+        let sink = NullSink::new();
+        let mut documents = Documents::new("public.t", Origin::Stream, 1);
+        documents.push_bytes(b"12345");
+        sink.deliver(&documents).await.unwrap();
+        assert_eq!((sink.documents(), sink.bytes()), (0, 5));
+    }
+}

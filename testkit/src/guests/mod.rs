@@ -1,0 +1,134 @@
+//! Guests built from source: a Rust that can compile to WebAssembly ([`ensure_toolchain`]), and components
+//! built once for all tests ([`build`]).
+
+mod debian;
+mod toolchain;
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+pub use toolchain::{Toolchain, ensure_toolchain};
+
+use crate::command::{FileLock, run};
+use crate::paths::{repository, target_dir};
+
+/// What to build.
+#[derive(Clone, Debug, Default, Hash)]
+pub struct Guest {
+    dir: PathBuf,
+    version: Option<String>,
+    features: Vec<String>,
+}
+
+impl Guest {
+    /// The crate in `dir`, relative to the repository (`plugins/product-search`) or absolute.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: repository().join(dir.into()), ..Self::default() }
+    }
+
+    /// The version that its `describe` shall say, instead of the crate's (`ANABRANCH_PLUGIN_VERSION` at
+    /// compile time).
+    pub fn version(mut self, version: &str) -> Self {
+        self.version = Some(version.to_owned());
+        self
+    }
+
+    /// A cargo feature to build it with.
+    pub fn feature(mut self, feature: &str) -> Self {
+        self.features.push(feature.to_owned());
+        self
+    }
+
+    fn name(&self) -> Result<&str> {
+        let name = self.dir.file_name().and_then(|name| name.to_str());
+        name.with_context(|| format!("{} has no name", self.dir.display()))
+    }
+}
+
+/// Builds a guest into a component with `<anabranch> plugin build` and returns the path of its `.wasm` file,
+/// which must not be changed (copy it: [`install`]). A test passes `env!("CARGO_BIN_EXE_anabranch")`. The same
+/// guest from the same sources and builder is built once, whoever asks, also from several processes at once.
+pub fn build(anabranch: impl AsRef<Path>, guest: &Guest) -> Result<PathBuf> {
+    let anabranch = anabranch.as_ref();
+    let name = guest.name()?;
+    if !guest.dir.join("Cargo.toml").is_file() {
+        bail!("{} is no crate", guest.dir.display());
+    }
+    let key = cache_key(anabranch, guest)?;
+    let version = guest.version.as_deref().unwrap_or("own");
+    let built = target_dir().join("guests/built").join(format!("{name}-{version}-{key:016x}.wasm"));
+    if built.is_file() {
+        return Ok(built);
+    }
+    let _lock = FileLock::hold(&built.with_extension("lock"))?;
+    if built.is_file() {
+        return Ok(built);
+    }
+    let unfinished = built.with_extension("unfinished.wasm");
+    let mut command = Command::new(anabranch);
+    command.args(["plugin", "build"]).arg(&guest.dir).arg("--output").arg(&unfinished);
+    if !guest.features.is_empty() {
+        command.arg("--features").arg(guest.features.join(","));
+    }
+    command.env("CARGO_TARGET_DIR", target_dir().join("guests/cargo"));
+    match &guest.version {
+        Some(version) => command.env("ANABRANCH_PLUGIN_VERSION", version),
+        None => command.env_remove("ANABRANCH_PLUGIN_VERSION"),
+    };
+    ensure_toolchain()?.apply(&mut command);
+    run(&mut command).with_context(|| format!("cannot build the guest {name}"))?;
+    fs::rename(&unfinished, &built)
+        .with_context(|| format!("`plugin build` left no {}", unfinished.display()))?;
+    Ok(built)
+}
+
+/// Puts a built component into a plugins directory as `<name>.wasm`, at once or not at all (written beside,
+/// then renamed), as a careful deploy would; returns its path there.
+pub fn install(built: &Path, plugins: &Path, name: &str) -> Result<PathBuf> {
+    fs::create_dir_all(plugins)?;
+    let place = plugins.join(format!("{name}.wasm"));
+    // Not named .wasm: a host that watches the directory must not take it for a plugin.
+    let beside = plugins.join(format!(".{name}.new"));
+    fs::copy(built, &beside).with_context(|| format!("cannot copy {}", built.display()))?;
+    fs::rename(&beside, &place)?;
+    Ok(place)
+}
+
+/// Everything that the component depends on: the request, the sources of the guests and the interface, the
+/// builder, the toolchain's version.
+fn cache_key(anabranch: &Path, guest: &Guest) -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    guest.hash(&mut hasher);
+    let builder =
+        fs::metadata(anabranch).with_context(|| format!("no builder at {}", anabranch.display()))?;
+    (builder.len(), builder.modified()?).hash(&mut hasher);
+    ensure_toolchain()?.version()?.hash(&mut hasher);
+    hash_sources(&repository().join("plugins"), &mut hasher)?;
+    hash_sources(&repository().join("wit"), &mut hasher)?;
+    if !guest.dir.starts_with(repository()) {
+        hash_sources(&guest.dir, &mut hasher)?;
+    }
+    Ok(hasher.finish())
+}
+
+fn hash_sources(dir: &Path, hasher: &mut DefaultHasher) -> Result<()> {
+    let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
+    let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.sort();
+    for path in paths {
+        if path.is_dir() {
+            if !path.ends_with("target") && !path.ends_with("node_modules") {
+                hash_sources(&path, hasher)?;
+            }
+            continue;
+        }
+        path.hash(hasher);
+        fs::read(&path)?.hash(hasher);
+    }
+    Ok(())
+}
