@@ -7,7 +7,9 @@
 
 mod connect;
 mod error;
+mod leader;
 mod parse;
+mod preflight;
 mod settings;
 mod tls;
 mod transport;
@@ -15,4 +17,6 @@ mod wire;
 
 pub use connect::{Client, Purpose};
 pub use error::{Error, ErrorKind};
+pub use leader::{Holder, Leader, holder, lock_key};
+pub use preflight::{Code, Finding, Scope, Severity, Wanted, preflight};
 pub use settings::{Address, ChannelBinding, ConnectSettings, Host, Keepalives, Roots, TargetSession, TlsMode};
