@@ -1,4 +1,5 @@
 //! The HTTP sink, against a receiver on a real socket.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 #[path = "support/receiver.rs"]
 mod receiver;
@@ -343,15 +344,32 @@ async fn requests_are_cut_by_count_and_bytes() {
     sink.deliver(&Batch::new().numbers(0, 25).build()).await.unwrap();
     assert_eq!(receiver.ids().iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 5]);
     let big = format!("\"{}\"", "x".repeat(900));
-    let batch =
-        Batch::new().upsert("1", &big).upsert("2", &big).upsert("3", &big.repeat(1)).upsert("4", "4").build();
+    let batch = Batch::new().upsert("1", &big).upsert("2", &big).upsert("3", &big).upsert("4", "4").build();
     sink.deliver(&batch).await.unwrap();
     assert!(receiver.received().iter().all(|request| request.body.len() < 2000 + 200));
     assert_eq!(receiver.ids()[3..].concat(), ["1", "2", "3", "4"]);
 }
 
+/// All that is logged, by our own code and by the client's libraries.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 #[tokio::test]
-async fn c096_no_secret_in_any_failure_or_debug_text() {
+async fn c096_no_secret_in_any_failure_debug_text_or_log() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE);
+    subscriber.with_writer(move || writer.clone()).init();
     let receiver = Receiver::start(|request, number| {
         // Echoes all that it was sent.
         let echo = format!("{:?} {}", request.headers, request.target);
@@ -387,8 +405,11 @@ async fn c096_no_secret_in_any_failure_or_debug_text() {
     write!(text, "{failure:?}").unwrap();
     assert!(!text.contains("marker"), "{text}");
     assert!(text.contains("[secret]"));
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(log.contains("127.0.0.1"), "the client logs where it connects: {log}");
+    assert!(!log.contains("marker"), "{log}");
     let basic = STANDARD.encode("marker-user:marker-password");
-    assert!(!text.contains(&basic), "{text}");
+    assert!(!text.contains(&basic) && !log.contains(&basic), "{text}");
 }
 
 #[test]

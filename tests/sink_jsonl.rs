@@ -1,4 +1,5 @@
 //! The JSONL sink, against real files.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod support;
 
@@ -69,7 +70,7 @@ async fn a_torn_last_line_is_cut_off() {
     let second = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     // At every byte, without and with zeros that a power cut left.
     for end in second..whole.len() {
-        for zeros in [0, 3, 70_000] {
+        for zeros in [0, 3, if end % 16 == 0 { 70_000 } else { 1 }] {
             let mut torn = whole[..end].to_vec();
             torn.resize(end + zeros, 0);
             fs::write(&path, &torn).unwrap();

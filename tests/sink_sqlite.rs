@@ -1,4 +1,5 @@
 //! The SQLite sink, against real files.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod support;
 

@@ -1,10 +1,6 @@
 //! The machine: all runs of an installation, merged into its one stream.
 
-use std::{
-    collections::BTreeMap,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::model::{ChangeBatch, Lsn, Operation, Relation, RowView, Snapshot, Xid, push_document_id};
 
@@ -39,6 +35,16 @@ pub struct Machine<P> {
     /// The transaction whose touches come next.
     current: (Xid, Lsn),
     scratch: Vec<u8>,
+    #[cfg(test)]
+    pub(super) sabotage: Option<Sabotage>,
+}
+
+/// Rules that the simulation breaks to show that it would notice.
+#[cfg(test)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sabotage {
+    PruneByNewest,
+    KeepWindow,
 }
 
 impl<P> Machine<P> {
@@ -59,12 +65,14 @@ impl<P> Machine<P> {
             limbo: Limbo::default(),
             baseline,
             runs: BTreeMap::new(),
-            now: Timestamp::MIN,
+            now: 0,
             yielding: false,
             last_probe: Timestamp::MIN,
             blocked_pause: BLOCKED_PROBE,
             current: (0, Lsn::ZERO),
             scratch: Vec::new(),
+            #[cfg(test)]
+            sabotage: None,
         }
     }
 
@@ -79,7 +87,7 @@ impl<P> Machine<P> {
     /// The stream has shown transactions, all of them, in order; also those that some or all lanes skip.
     pub fn apply(&mut self, batch: &ChangeBatch) {
         for transaction in &batch.transactions {
-            self.limbo.committed(transaction.xid, transaction.commit_lsn);
+            self.limbo.committed(transaction.xid, transaction.commit_lsn, transaction.end_lsn);
         }
         if self.runs.is_empty() {
             return;
@@ -107,8 +115,21 @@ impl<P> Machine<P> {
 
     /// The stream has shown this commit; its touches follow. For callers without a [`ChangeBatch`].
     pub fn committed(&mut self, xid: Xid, commit_lsn: Lsn, end_lsn: Lsn) {
-        self.limbo.committed(xid, commit_lsn);
+        self.limbo.committed(xid, commit_lsn, end_lsn);
         self.current = (xid, end_lsn);
+    }
+
+    /// The stream has shown every commit before this position: a keepalive's with nothing in hand, or the
+    /// end of a message's transaction.
+    pub fn passed(&mut self, position: Lsn) {
+        self.limbo.passed(position);
+    }
+
+    /// What the slot's confirmed position must not pass, whatever the ledger says; keepalive positions
+    /// neither. See [`Limbo::confirmable`].
+    #[must_use]
+    pub fn confirmable(&self) -> Lsn {
+        self.limbo.confirmable()
     }
 
     /// The transaction of the last [`Machine::committed`] touched a table.
@@ -222,7 +243,13 @@ impl<P> Machine<P> {
     /// superseded: its progress is discarded, its mappings are joined, its pause is kept.
     pub fn add(&mut self, mut spec: RunSpec) -> Vec<Command<P>> {
         let mut out = Vec::new();
+        #[cfg(test)]
+        let mut kept = None;
         if let Some(old) = self.runs.remove(&spec.table) {
+            #[cfg(test)]
+            if self.sabotage == Some(Sabotage::KeepWindow) {
+                kept = Some(old.window);
+            }
             spec.mappings.extend(old.spec.mappings);
             (spec.attempts, spec.not_before) = (old.spec.attempts, old.spec.not_before);
             spec.skip_until = spec.skip_until.max(old.spec.skip_until);
@@ -240,6 +267,8 @@ impl<P> Machine<P> {
         }
         let baselines = self.baseline.iter().chain(&spec.baseline).cloned().collect();
         let window = Window::new(self.limbo.unseen(), baselines, self.settings.window_bytes);
+        #[cfg(test)]
+        let window = kept.unwrap_or(window);
         let turn = self.next_turn();
         self.runs.insert(spec.table, Run::new(spec, window, &self.settings, turn));
         self.proceed(out)
@@ -280,7 +309,7 @@ impl<P> Machine<P> {
     pub fn next_wake(&self) -> Option<Timestamp> {
         let pauses = self.runs.values().filter(|run| !run.active).map(|run| run.spec.not_before);
         let probe = self.probe_pause().map(|pause| after(self.last_probe, pause));
-        pauses.filter(|at| *at > self.now).chain(probe).min()
+        pauses.filter(|at| *at > self.now).chain(probe).min().map(|at| at.max(self.now))
     }
 
     // --- looking ------------------------------------------------------------------------------------
@@ -330,6 +359,13 @@ impl<P> Machine<P> {
         for run in self.runs.values_mut() {
             if !self.yielding {
                 run.settle(&mut out);
+            }
+            #[cfg(test)]
+            if self.sabotage == Some(Sabotage::PruneByNewest)
+                && let Some(latest) = self.limbo.latest()
+            {
+                run.window.advance(latest);
+                continue;
             }
             run.advance(self.limbo.latest());
         }

@@ -15,7 +15,7 @@
 //!   access share mode`) and *then* takes its snapshot: TRUNCATE and rewriting DDL are not MVCC-safe, and
 //!   without the lock a snapshot from before them finds the table empty.
 //! - Every transaction of the stream passes through [`Machine::apply`], also those that lanes skip.
-//! - The slot is never confirmed past [`Limbo::floor`].
+//! - The slot is never confirmed past [`Machine::confirmable`].
 //! - A machine lives no longer than the leader's session.
 //!
 //! # What it must never do
@@ -37,7 +37,8 @@ mod machine_tests;
 mod simulation;
 
 pub use command::{
-    ChunkRead, Command, Emission, ReadFailure, ReadRequest, RestartReason, RunSpec, RunStats, RunView, Settings,
+    ChunkRead, Command, Emission, ReadFailure, ReadRequest, RestartReason, RunSpec, RunStats, RunView,
+    Settings,
 };
 pub use cursor::{Cursor, KeyColumn, Page, PageSettings, share_done};
 pub use keys::Keys;

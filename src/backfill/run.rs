@@ -154,7 +154,9 @@ impl<P> Run<P> {
         if self.key.as_ref().is_some_and(|key| *key != read.key) {
             return self.restart(RestartReason::KeyChanged, out);
         }
-        let Some(flight) = self.flights.iter_mut().find(|flight| flight.attempt == read.attempt) else { return };
+        let Some(flight) = self.flights.iter_mut().find(|flight| flight.attempt == read.attempt) else {
+            return;
+        };
         if !matches!(flight.stage, Stage::Reading { .. }) {
             return;
         }

@@ -61,8 +61,7 @@ mod tests {
 
     #[test]
     fn c071_a_failing_table_goes_to_the_end_of_the_queue() {
-        let standing =
-            |attempts, not_before, turn| Standing { active: false, attempts, not_before, turn };
+        let standing = |attempts, not_before, turn| Standing { active: false, attempts, not_before, turn };
         let failing = standing(3, 100, 9);
         let runs = [(1, failing), (2, standing(0, 0, 2)), (3, standing(0, 0, 1))];
         let pick = |now| next(runs.iter().copied(), now, |_| true);

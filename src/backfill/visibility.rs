@@ -41,12 +41,14 @@ pub fn everything_before(xid: u64) -> Snapshot {
 #[derive(Debug, Default)]
 pub struct Limbo {
     unseen: VecDeque<(Lsn, Xid)>,
+    reached: Lsn,
     latest: Option<Arc<Snapshot>>,
 }
 
 impl Limbo {
     /// The stream has shown the commit of `xid`. Shown again (after a reconnect) changes nothing.
-    pub fn committed(&mut self, xid: Xid, commit_lsn: Lsn) {
+    pub fn committed(&mut self, xid: Xid, commit_lsn: Lsn, end_lsn: Lsn) {
+        self.passed(end_lsn);
         if self.latest.as_ref().is_some_and(|snapshot| snapshot.sees(xid)) {
             return;
         }
@@ -61,6 +63,11 @@ impl Limbo {
         }
     }
 
+    /// The stream has shown every commit before this position (a message's, a keepalive's).
+    pub fn passed(&mut self, position: Lsn) {
+        self.reached = self.reached.max(position);
+    }
+
     /// A snapshot was taken some time ago: what it sees is visible for good. Snapshots may come in any
     /// order.
     pub fn observe(&mut self, snapshot: &Arc<Snapshot>) {
@@ -70,11 +77,13 @@ impl Limbo {
         }
     }
 
-    /// The position that the slot's confirmed position must not pass, if there is one: where the commit
-    /// record of the oldest transaction in limbo begins. A stream that starts there shows it again.
+    /// What the slot's confirmed position must not pass: where the commit record of the oldest transaction
+    /// in limbo begins (a stream that starts there shows it again), or else what the stream has reached *in
+    /// this term*. After a restart the ledger may be ahead of both, and a commit that is streamed again in a
+    /// moment may still be in limbo.
     #[must_use]
-    pub fn floor(&self) -> Option<Lsn> {
-        self.unseen.front().map(|(commit_lsn, _)| *commit_lsn)
+    pub fn confirmable(&self) -> Lsn {
+        self.unseen.front().map_or(self.reached, |(commit_lsn, _)| *commit_lsn)
     }
 
     /// The transactions that a snapshot taken from now on may not see, in stream order.
@@ -114,15 +123,18 @@ mod tests {
     #[test]
     fn c048_the_slot_is_held_before_the_oldest_invisible_commit() {
         let mut limbo = Limbo::default();
+        assert_eq!(limbo.confirmable(), Lsn::ZERO, "nothing was streamed yet");
         for (at, xid) in [(100, 846), (110, 847), (120, 845)] {
-            limbo.committed(xid, Lsn(at));
+            limbo.committed(xid, Lsn(at), Lsn(at + 5));
         }
-        assert_eq!(limbo.floor(), Some(Lsn(100)));
+        assert_eq!(limbo.confirmable(), Lsn(100));
         limbo.observe(&snapshot("846:848:846"));
         assert_eq!(limbo.unseen().collect::<Vec<_>>(), [846]);
-        assert_eq!(limbo.floor(), Some(Lsn(100)));
+        assert_eq!(limbo.confirmable(), Lsn(100));
         limbo.observe(&snapshot("849:849:"));
-        assert_eq!(limbo.floor(), None);
+        assert_eq!(limbo.confirmable(), Lsn(125));
+        limbo.passed(Lsn(130));
+        assert_eq!(limbo.confirmable(), Lsn(130));
         assert!(limbo.is_empty());
     }
 
@@ -131,7 +143,7 @@ mod tests {
         let mut limbo = Limbo::default();
         limbo.observe(&snapshot("20:20:"));
         limbo.observe(&snapshot("10:12:10"));
-        limbo.committed(15, Lsn(1));
+        limbo.committed(15, Lsn(1), Lsn(2));
         assert!(limbo.is_empty());
     }
 
@@ -140,7 +152,7 @@ mod tests {
         let mut limbo = Limbo::default();
         limbo.observe(&snapshot("5:5:"));
         for (at, xid) in [(10, 7), (30, 9), (10, 7), (20, 8), (30, 9), (4, 6)] {
-            limbo.committed(xid, Lsn(at));
+            limbo.committed(xid, Lsn(at), Lsn(at + 5));
         }
         assert_eq!(limbo.unseen().collect::<Vec<_>>(), [6, 7, 8, 9]);
     }

@@ -1,14 +1,21 @@
-//! From changes to documents: who gets which change, what becomes of the answers, what may be confirmed, and
-//! when a failure is tried again.
+//! From changes to documents: who gets which change, what becomes of the answers, what may be confirmed, when
+//! a failure is tried again, and what a change of versions asks for.
 //!
 //! Layer 1: pure decisions without I/O, time or tasks. `runtime` carries them out.
 
 mod documents;
 mod ledger;
 mod retry;
+mod rollout;
 mod route;
+mod toast;
 
 pub use documents::{ChangeFailure, DocumentRules, assemble, guest_selection};
 pub use ledger::{LaneId, Ledger, WorkId};
 pub use retry::{Backoff, NextAttempt, RetryPolicy};
+pub use rollout::{
+    Conflict, Decision, Difference, Identity, Inputs, PluginStamp, RolloutPolicy, Route, Step, Stored,
+    Wanted, compare,
+};
 pub use route::{Segment, Selection, Subscriptions, segments};
+pub use toast::{complete, incomplete};

@@ -10,7 +10,7 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
 };
-use tokio_postgres::{AsyncMessage, Notification, config};
+use tokio_postgres::{AsyncMessage, Notification, SimpleQueryMessage, config};
 
 use super::{
     error::{Error, ErrorKind},
@@ -109,18 +109,19 @@ impl Client {
         let _ = tokio::time::timeout(Duration::from_secs(2), &mut driver.0).await;
     }
 
-    /// Rows of a parameterless query in the simple protocol: the server's own text.
-    pub(crate) async fn text_rows(&self, sql: &str) -> Result<Vec<TextRow>, Error> {
-        let messages = self.inner.simple_query(sql).await?;
-        Ok(messages
-            .iter()
-            .filter_map(|message| match message {
-                tokio_postgres::SimpleQueryMessage::Row(row) => {
-                    Some((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect())
+    /// The rows of each statement of a parameterless text, in the simple protocol: the server's own text.
+    pub(crate) async fn text_results(&self, sql: &str) -> Result<Vec<Vec<TextRow>>, Error> {
+        let (mut results, mut rows) = (Vec::new(), Vec::new());
+        for message in self.inner.simple_query(sql).await? {
+            match message {
+                SimpleQueryMessage::Row(row) => {
+                    rows.push((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect());
                 }
-                _ => None,
-            })
-            .collect())
+                SimpleQueryMessage::CommandComplete(_) => results.push(std::mem::take(&mut rows)),
+                _ => {}
+            }
+        }
+        Ok(results)
     }
 }
 
@@ -163,7 +164,11 @@ impl ConnectSettings {
     }
 
     /// Opens a session of the simple query protocol; `replication` makes it a walsender.
-    pub(super) async fn connect_wire(&self, purpose: Purpose, replication: bool) -> Result<(Wire, Host), Error> {
+    pub(super) async fn connect_wire(
+        &self,
+        purpose: Purpose,
+        replication: bool,
+    ) -> Result<(Wire, Host), Error> {
         let mut failures = Failures::default();
         for host in &self.hosts {
             match self.limited(self.wire_host(host, purpose, replication), host).await {
@@ -175,7 +180,11 @@ impl ConnectSettings {
     }
 
     /// Asks the server to cancel what the session with this key is doing, and waits until it has been told.
-    pub(super) async fn cancel(&self, host: &Host, (process_id, secret_key): (i32, i32)) -> Result<(), Error> {
+    pub(super) async fn cancel(
+        &self,
+        host: &Host,
+        (process_id, secret_key): (i32, i32),
+    ) -> Result<(), Error> {
         let attempt = async {
             let mut transport = transport::open(self, host).await?;
             let mut request = BytesMut::new();
@@ -184,7 +193,9 @@ impl ConnectSettings {
             transport.flush().await?;
             // The server answers nothing and closes once the signal is sent.
             let mut rest = [0; 16];
-            while tokio::io::AsyncReadExt::read(&mut transport, &mut rest).await.is_ok_and(|count| count > 0) {}
+            while tokio::io::AsyncReadExt::read(&mut transport, &mut rest).await.is_ok_and(|count| count > 0)
+            {
+            }
             Ok(())
         };
         self.limited(attempt, host).await
@@ -287,7 +298,8 @@ impl Failures {
         match self.0.pop() {
             Some((_, only)) if self.0.is_empty() => only.context(what),
             Some((host, last)) => {
-                let earlier: String = self.0.iter().map(|(host, error)| format!("{host}: {error}; ")).collect();
+                let earlier: String =
+                    self.0.iter().map(|(host, error)| format!("{host}: {error}; ")).collect();
                 last.context(format!("{what}: {earlier}{host}"))
             }
             None => Error::settings("the connection string has no host"),

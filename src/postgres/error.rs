@@ -40,6 +40,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The table, or what Anabranch needs of it, is not there.
     Table,
+    /// The key of the table is not the one that a cursor was taken with.
+    KeyChanged,
     /// Any other error that the server reported.
     Server,
 }
@@ -72,7 +74,9 @@ impl Error {
     pub(crate) fn authentication(why: impl fmt::Display) -> Self {
         Self::new(
             ErrorKind::Authentication,
-            format!("the log-in failed: {why}; check user and password of the connection string, or PGPASSWORD"),
+            format!(
+                "the log-in failed: {why}; check user and password of the connection string, or PGPASSWORD"
+            ),
         )
     }
 
@@ -151,7 +155,8 @@ impl Error {
             | ErrorKind::SlotLost
             | ErrorKind::SlotMissing
             | ErrorKind::Denied
-            | ErrorKind::Table => false,
+            | ErrorKind::Table
+            | ErrorKind::KeyChanged => false,
         }
     }
 }
@@ -189,7 +194,9 @@ impl From<tokio_postgres::Error> for Error {
             return Self::closed("the server or the network ended it");
         }
         let cause = std::error::Error::source(&error);
-        if error.to_string() == "authentication error" || cause.is_some_and(|c| c.to_string() == "password missing") {
+        if error.to_string() == "authentication error"
+            || cause.is_some_and(|c| c.to_string() == "password missing")
+        {
             return Self::authentication(cause.map(ToString::to_string).unwrap_or_default());
         }
         let io = cause.is_some_and(|cause| cause.is::<std::io::Error>());

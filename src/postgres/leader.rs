@@ -13,6 +13,7 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::{
     connect::{Client, Purpose},
@@ -69,14 +70,32 @@ impl std::fmt::Display for Holder {
 
 /// The held lock. Dropping it ends the session, and with it the lock.
 #[derive(Debug)]
-pub struct Leader {
+pub struct Leadership {
     client: Client,
     installation: String,
     pid: i32,
     checked: Mutex<Instant>,
 }
 
-impl Leader {
+impl Leadership {
+    /// [`acquire_telling`](Self::acquire_telling) the log alone, until `cancel` gives the wait up.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Cancelled`] after `cancel`, and those of `acquire_telling`.
+    pub async fn acquire(
+        settings: &ConnectSettings,
+        installation: &str,
+        cancel: &CancellationToken,
+    ) -> Result<Self, Error> {
+        let taken = cancel.run_until_cancelled(Self::acquire_telling(settings, installation, |_| {})).await;
+        taken.unwrap_or_else(|| {
+            Err(Error::new(
+                ErrorKind::Cancelled,
+                format!("the wait for the lead of `{installation}` was given up"),
+            ))
+        })
+    }
+
     /// Takes the lock of an installation, waiting for whoever has it: tries again after 0.5 s, growing to 5 s,
     /// with jitter. Says whom it waits for, in the log and to `on_wait`, at the first try and then once a
     /// minute; the holder is none when it has gone in between.
@@ -86,7 +105,7 @@ impl Leader {
     /// # Errors
     /// As [`ConnectSettings::connect`]; the session's end while waiting; [`ErrorKind::Silent`] when it does
     /// not answer; [`ErrorKind::Settings`] when a pooler is in between that does not keep sessions.
-    pub async fn acquire(
+    pub async fn acquire_telling(
         settings: &ConnectSettings,
         installation: &str,
         mut on_wait: impl FnMut(Option<&Holder>),
@@ -124,8 +143,7 @@ impl Leader {
             Ok(()) => Ok(leader),
             Err(error) => {
                 // What a pooler's server process holds now, nobody else gives up; it may or may not be reached.
-                let unlocked = leader.release().await;
-                tracing::debug!(installation, ?unlocked, "gave an unusable lock up");
+                leader.release().await;
                 Err(error)
             }
         }
@@ -176,17 +194,13 @@ impl Leader {
     }
 
     /// Gives the lock up and closes the session, so that the next in line need not wait for the server to
-    /// notice.
-    ///
-    /// # Errors
-    /// What the server or the link reports; the session is closed all the same, which gives the lock up.
-    pub async fn release(self) -> Result<(), Error> {
+    /// notice. Where the server cannot be told any more, the end of the session gives the lock up.
+    pub async fn release(self) {
         let sql = format!("select pg_advisory_unlock({})", lock_key(&self.installation));
-        let unlocked = answer(one_row(&self.client, &sql)).await;
+        if let Err(error) = answer(one_row(&self.client, &sql)).await {
+            tracing::debug!(installation = self.installation, %error, "could not unlock; closing the session does");
+        }
         self.client.close().await;
-        unlocked
-            .map(drop)
-            .map_err(|error| error.context(format!("giving up the lead of `{}`", self.installation)))
     }
 }
 

@@ -65,7 +65,8 @@ pub(super) fn add_environment(p: &mut Parameters, environment: &dyn Fn(&str) -> 
     let named = p.get("host").is_some() || p.get("hostaddr").is_some();
     for (variable, name) in ENVIRONMENT {
         let elsewhere = named && matches!(*name, "host" | "hostaddr");
-        if p.get(name).is_none() && !elsewhere
+        if p.get(name).is_none()
+            && !elsewhere
             && let Some(value) = environment(variable).filter(|value| !value.is_empty())
         {
             p.set(*name, value);
@@ -134,9 +135,9 @@ fn read_hosts(text: &str, p: &mut Parameters) -> Result<(), Error> {
     let (mut names, mut ports) = (Vec::new(), Vec::new());
     for part in text.split(',') {
         let (name, port) = if let Some(bracketed) = part.strip_prefix('[') {
-            let (inside, after) = bracketed.split_once(']').ok_or_else(|| {
-                Error::settings("an IPv6 host of the connection URL has no closing `]`")
-            })?;
+            let (inside, after) = bracketed
+                .split_once(']')
+                .ok_or_else(|| Error::settings("an IPv6 host of the connection URL has no closing `]`"))?;
             match after.strip_prefix(':') {
                 Some(port) => (inside, port),
                 None if after.is_empty() => (inside, ""),
@@ -221,8 +222,10 @@ mod tests {
 
     #[test]
     fn c095_the_password_survives_every_spelling() {
-        let url = parse("postgres://u:p%40%3A%2F%3F%23%2525%20%27%C3%A9%5C@[::1]:5433/shop?options=-c%20a%3Db");
-        let pairs = parse(r"host=::1 port=5433 user=u dbname=shop options='-c a=b' password='p@:/?#%25 \'é\\'");
+        let url =
+            parse("postgres://u:p%40%3A%2F%3F%23%2525%20%27%C3%A9%5C@[::1]:5433/shop?options=-c%20a%3Db");
+        let pairs =
+            parse(r"host=::1 port=5433 user=u dbname=shop options='-c a=b' password='p@:/?#%25 \'é\\'");
         assert_eq!(url, pairs);
         assert_eq!(url.password.as_ref().unwrap().expose(), PASSWORD);
         assert_eq!(names(&url), ["[::1]:5433"]);
@@ -245,7 +248,11 @@ mod tests {
 
     #[test]
     fn c096_neither_debug_nor_errors_show_the_password() {
-        let shown = format!("{:?} {}", parse("postgres://u:hunter2@h/d"), parse("postgres://u:hunter2@h/d").describe());
+        let shown = format!(
+            "{:?} {}",
+            parse("postgres://u:hunter2@h/d"),
+            parse("postgres://u:hunter2@h/d").describe()
+        );
         assert!(!shown.contains("hunter2"), "{shown}");
         for text in [
             "postgres://u:hunter2%@h/d",
@@ -283,7 +290,8 @@ mod tests {
 
     #[test]
     fn c095_the_text_wins_over_the_environment() {
-        let environment = |name: &str| Some(format!("env-{name}")).filter(|_| name.starts_with("PGU") || name == "PGHOST");
+        let environment =
+            |name: &str| Some(format!("env-{name}")).filter(|_| name.starts_with("PGU") || name == "PGHOST");
         let settings = ConnectSettings::parse("postgres://me@here/d", environment).unwrap();
         assert_eq!((settings.user(), names(&settings)), ("me", vec!["here:5432".to_owned()]));
         let settings = ConnectSettings::parse("postgres:///d", environment).unwrap();
@@ -295,7 +303,10 @@ mod tests {
         let mode = |text: &str| (parse(text).tls, parse(text).roots);
         assert_eq!(mode("host=h"), (TlsMode::Prefer, Roots::Unset));
         assert_eq!(mode("host=h sslmode=require"), (TlsMode::Require, Roots::Unset));
-        assert_eq!(mode("host=h sslmode=require sslrootcert=/ca"), (TlsMode::VerifyCa, Roots::File("/ca".into())));
+        assert_eq!(
+            mode("host=h sslmode=require sslrootcert=/ca"),
+            (TlsMode::VerifyCa, Roots::File("/ca".into()))
+        );
         assert_eq!(mode("host=h sslrootcert=system"), (TlsMode::VerifyFull, Roots::System));
         assert_eq!(mode("postgres://h/d?ssl=true").0, TlsMode::Require);
         assert!(refuse("user=u sslmode=allow").contains("prefer"));

@@ -265,9 +265,9 @@ fn refuse_unknown(p: &Parameters) -> Result<(), Error> {
         if KNOWN.contains(&name) {
             continue;
         }
-        let near = KNOWN.iter().max_by(|a, b| {
-            strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name))
-        });
+        let near = KNOWN
+            .iter()
+            .max_by(|a, b| strsim::jaro_winkler(a, name).total_cmp(&strsim::jaro_winkler(b, name)));
         let hint = near
             .filter(|near| strsim::jaro_winkler(near, name) > 0.85)
             .map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
@@ -295,13 +295,20 @@ fn number<T: std::str::FromStr>(p: &Parameters, name: &str) -> Result<Option<T>,
 }
 
 fn seconds(p: &Parameters, name: &str) -> Result<Option<Duration>, Error> {
-    Ok(number::<i64>(p, name)?.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0).map(Duration::from_secs))
+    Ok(number::<i64>(p, name)?
+        .and_then(|s| u64::try_from(s).ok())
+        .filter(|s| *s > 0)
+        .map(Duration::from_secs))
 }
 
 /// libpq waits for ever by default; a host that swallows packets would then hide the next one. 0 or less
 /// means for ever, as in libpq.
 fn connect_timeout(p: &Parameters) -> Result<Option<Duration>, Error> {
-    if p.get("connect_timeout").is_none() { Ok(Some(Duration::from_secs(10))) } else { seconds(p, "connect_timeout") }
+    if p.get("connect_timeout").is_none() {
+        Ok(Some(Duration::from_secs(10)))
+    } else {
+        seconds(p, "connect_timeout")
+    }
 }
 
 fn direct_tls(p: &Parameters, tls: TlsMode) -> Result<bool, Error> {
@@ -342,7 +349,8 @@ fn tls_mode(p: &Parameters, environment: &dyn Fn(&str) -> Option<String>) -> Res
         None => default_roots(environment),
     };
     // libpq: with a root certificate at hand, `require` checks the chain as well.
-    let mode = if mode == TlsMode::Require && matches!(roots, Roots::File(_)) { TlsMode::VerifyCa } else { mode };
+    let mode =
+        if mode == TlsMode::Require && matches!(roots, Roots::File(_)) { TlsMode::VerifyCa } else { mode };
     if p.get("sslcert").is_some() != p.get("sslkey").is_some() {
         return Err(Error::settings("`sslcert` and `sslkey` belong together: give both or neither"));
     }
@@ -356,7 +364,9 @@ fn default_roots(environment: &dyn Fn(&str) -> Option<String>) -> Roots {
 
 fn hosts(p: &Parameters) -> Result<Vec<Host>, Error> {
     let list = |name: &str| -> Vec<String> {
-        p.get(name).map(|text| text.split(',').map(|part| part.trim().to_owned()).collect()).unwrap_or_default()
+        p.get(name)
+            .map(|text| text.split(',').map(|part| part.trim().to_owned()).collect())
+            .unwrap_or_default()
     };
     let (names, addresses, ports) = (list("host"), list("hostaddr"), list("port"));
     let count = names.len().max(addresses.len()).max(1);
@@ -393,7 +403,9 @@ fn address(name: &str, hostaddr: Option<std::net::IpAddr>, port: u16) -> Address
     match (name, hostaddr) {
         ("", Some(address)) => Address::Tcp { name: address.to_string(), hostaddr },
         ("", None) => default_address(port),
-        (name, None) if name.starts_with('/') || name.starts_with('@') => Address::Socket(PathBuf::from(name)),
+        (name, None) if name.starts_with('/') || name.starts_with('@') => {
+            Address::Socket(PathBuf::from(name))
+        }
         (name, hostaddr) => {
             let bare = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
             Address::Tcp { name: bare.to_owned(), hostaddr }

@@ -108,7 +108,13 @@ impl ServerCertVerifier for Verifier {
             // OpenSSL trusts a certificate that is itself in the file; webpki wants an authority above it.
             if !trust.exact.iter().any(|known| known.as_ref() == end_entity.as_ref()) {
                 let algorithms = self.provider.signature_verification_algorithms.all;
-                verify_server_cert_signed_by_trust_anchor(&parsed, &trust.roots, intermediates, now, algorithms)?;
+                verify_server_cert_signed_by_trust_anchor(
+                    &parsed,
+                    &trust.roots,
+                    intermediates,
+                    now,
+                    algorithms,
+                )?;
             }
             if self.check_name {
                 verify_server_name(&parsed, server_name)?;
@@ -156,7 +162,9 @@ pub(super) fn explain(error: &std::io::Error, host: &str) -> Error {
             "the certificate of {host} is signed by an authority that is not trusted; name its root with `sslrootcert`"
         ),
         C::Expired | C::ExpiredContext { .. } => format!("the certificate of {host} has expired"),
-        C::NotValidYet | C::NotValidYetContext { .. } => format!("the certificate of {host} is not valid yet"),
+        C::NotValidYet | C::NotValidYetContext { .. } => {
+            format!("the certificate of {host} is not valid yet")
+        }
         other => format!("the certificate of {host} is refused: {other}"),
     })
 }

@@ -35,7 +35,11 @@ pub(super) struct Transport {
 }
 
 impl AsyncRead for Transport {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.io).poll_read(cx, buf)
     }
 }
@@ -78,13 +82,16 @@ pub(super) async fn open(settings: &ConnectSettings, host: &Host) -> Result<Tran
             (name, Box::new(stream))
         }
     };
-    if settings.tls == TlsMode::Disable || (!settings.direct_tls && !server_has_tls(&mut io, settings, host).await?) {
+    if settings.tls == TlsMode::Disable
+        || (!settings.direct_tls && !server_has_tls(&mut io, settings, host).await?)
+    {
         return Ok(Transport { io, binding: None });
     }
     let server = ServerName::try_from(name.to_owned())
         .map_err(|_| Error::new(ErrorKind::Tls, format!("`{name}` is not a host name that TLS can check")))?;
     let connector = tokio_rustls::TlsConnector::from(Arc::new(tls::client_config(settings)?));
-    let stream = connector.connect(server, io).await.map_err(|error| tls::explain(&error, &host.to_string()))?;
+    let stream =
+        connector.connect(server, io).await.map_err(|error| tls::explain(&error, &host.to_string()))?;
     let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let binding = certificate.and_then(|certificate| tls::end_point(certificate));
     Ok(Transport { io: Box::new(stream), binding })
@@ -108,7 +115,10 @@ async fn dial(name: &str, hostaddr: Option<std::net::IpAddr>, host: &Host) -> Re
         None => tokio::net::lookup_host((name, host.port))
             .await
             .map_err(|error| {
-                Error::new(ErrorKind::Unreachable, format!("the host name `{name}` cannot be looked up: {error}"))
+                Error::new(
+                    ErrorKind::Unreachable,
+                    format!("the host name `{name}` cannot be looked up: {error}"),
+                )
             })?
             .collect(),
     };
@@ -124,7 +134,9 @@ async fn dial(name: &str, hostaddr: Option<std::net::IpAddr>, host: &Host) -> Re
 
 fn unreachable_host(host: &Host, error: &io::Error) -> Error {
     let what = match error.kind() {
-        io::ErrorKind::ConnectionRefused => format!("nothing listens at {host}: is the server running there?"),
+        io::ErrorKind::ConnectionRefused => {
+            format!("nothing listens at {host}: is the server running there?")
+        }
         io::ErrorKind::NotFound => format!("there is no server at {host}: {error}"),
         _ => format!("{host} cannot be reached: {error}"),
     };
@@ -145,11 +157,18 @@ fn set_options(stream: &TcpStream, keepalives: &Keepalives) -> io::Result<()> {
     socket.set_tcp_keepalive(&options)
 }
 
-async fn server_has_tls(io: &mut Box<dyn Io>, settings: &ConnectSettings, host: &Host) -> Result<bool, Error> {
+async fn server_has_tls(
+    io: &mut Box<dyn Io>,
+    settings: &ConnectSettings,
+    host: &Host,
+) -> Result<bool, Error> {
     let mut request = BytesMut::new();
     frontend::ssl_request(&mut request);
     let lost = |error: io::Error| {
-        Error::new(ErrorKind::Closed, format!("{host} ended the connection before TLS was agreed on: {error}"))
+        Error::new(
+            ErrorKind::Closed,
+            format!("{host} ended the connection before TLS was agreed on: {error}"),
+        )
     };
     io.write_all(&request).await.map_err(lost)?;
     // One byte and no more: what follows it must come through TLS.
@@ -164,7 +183,10 @@ async fn server_has_tls(io: &mut Box<dyn Io>, settings: &ConnectSettings, host: 
             ),
         )),
         // An ErrorResponse: the server has no connection left, or is too old to know the request.
-        b'E' => Err(Error::new(ErrorKind::Unavailable, format!("{host} refused the connection before TLS was agreed on"))),
+        b'E' => Err(Error::new(
+            ErrorKind::Unavailable,
+            format!("{host} refused the connection before TLS was agreed on"),
+        )),
         _ => Err(Error::protocol(format!("{host} does not speak Postgres's protocol"))),
     }
 }

@@ -58,6 +58,11 @@ impl Frames {
         Ok(self.expected()?.is_some_and(|length| self.buffer.len() - self.taken >= length))
     }
 
+    /// The type of the frame that [`next`](Self::next) will give.
+    pub(super) fn peek(&self) -> Result<Option<u8>, Error> {
+        Ok(self.ready()?.then(|| self.buffer[self.taken]))
+    }
+
     /// The next frame: its type and its content.
     pub(super) fn next(&mut self) -> Result<Option<(u8, &[u8])>, Error> {
         if !self.ready()? {
@@ -149,7 +154,11 @@ impl Wire {
         self.frames.next()?.ok_or_else(|| Error::protocol("a frame was lost"))
     }
 
-    async fn authenticate(&mut self, settings: &ConnectSettings, binding: Option<Vec<u8>>) -> Result<(), Error> {
+    async fn authenticate(
+        &mut self,
+        settings: &ConnectSettings,
+        binding: Option<Vec<u8>>,
+    ) -> Result<(), Error> {
         let required = settings.channel_binding == ChannelBinding::Require;
         let binding = binding.filter(|_| settings.channel_binding != ChannelBinding::Disable);
         let (code, data) = self.authentication().await?;
@@ -194,14 +203,18 @@ impl Wire {
                 (sasl::SCRAM_SHA_256_PLUS, sasl::ChannelBinding::tls_server_end_point(data))
             }
             _ if required => {
-                return Err(Error::authentication("channel binding is required, and is possible only under TLS"));
+                return Err(Error::authentication(
+                    "channel binding is required, and is possible only under TLS",
+                ));
             }
             // "We could have, but you did not offer": lets the server notice that its offer was cut.
             Some(_) => (sasl::SCRAM_SHA_256, sasl::ChannelBinding::unrequested()),
             None => (sasl::SCRAM_SHA_256, sasl::ChannelBinding::unsupported()),
         };
         if !offers(mechanism) {
-            return Err(Error::authentication("the server offers no SASL method but ones that are not supported"));
+            return Err(Error::authentication(
+                "the server offers no SASL method but ones that are not supported",
+            ));
         }
         let mut scram = ScramSha256::new(password, binding);
         let mut out = BytesMut::new();
@@ -232,8 +245,9 @@ impl Wire {
         loop {
             match self.receive().await? {
                 (b'R', body) => {
-                    let (code, data) =
-                        body.split_first_chunk().ok_or_else(|| Error::protocol("an authentication request is cut"))?;
+                    let (code, data) = body
+                        .split_first_chunk()
+                        .ok_or_else(|| Error::protocol("an authentication request is cut"))?;
                     return Ok((i32::from_be_bytes(*code), data.to_vec()));
                 }
                 (b'E', body) => return Err(Error::from_fields(body)),
@@ -251,7 +265,9 @@ impl Wire {
                 (b'K', body) => {
                     let word = |at: usize| {
                         let bytes = body.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-                        bytes.map(i32::from_be_bytes).ok_or_else(|| Error::protocol("the backend's key is cut"))
+                        bytes
+                            .map(i32::from_be_bytes)
+                            .ok_or_else(|| Error::protocol("the backend's key is cut"))
                     };
                     let (process_id, secret_key) = (word(0)?, word(4)?);
                     (self.process_id, self.secret_key) = (process_id, secret_key);
@@ -325,7 +341,10 @@ fn encode(error: std::io::Error) -> Error {
 }
 
 pub(super) fn unexpected(tag: u8, during: &str) -> Error {
-    Error::protocol(format!("the server sent a message of type `{}` in the middle of a {during}", tag.escape_ascii()))
+    Error::protocol(format!(
+        "the server sent a message of type `{}` in the middle of a {during}",
+        tag.escape_ascii()
+    ))
 }
 
 /// The cells of a DataRow message; None is NULL.

@@ -222,22 +222,28 @@ impl Place {
 /// What follows the last line break.
 fn tail(file: &mut File, length: u64) -> io::Result<Vec<u8>> {
     const STEP: u64 = 64 * 1024;
-    let mut tail = Vec::new();
-    let mut end = length;
-    while end > 0 {
-        // One byte settles the ordinary case.
-        let start = if end == length { end - 1 } else { end.saturating_sub(STEP) };
-        let mut piece = Vec::new();
-        file.seek(SeekFrom::Start(start))?;
-        io::Read::by_ref(file).take(end - start).read_to_end(&mut piece)?;
-        let line_break = piece.iter().rposition(|byte| *byte == b'\n');
-        tail.splice(0..0, piece.drain(line_break.map_or(0, |at| at + 1)..));
-        if line_break.is_some() {
+    let mut piece = Vec::new();
+    // From here on there is no line break; one byte settles the ordinary case.
+    let mut start = length;
+    let mut step = 1;
+    while start > 0 {
+        let from = start.saturating_sub(step);
+        read_range(file, from, start, &mut piece)?;
+        if let Some(at) = memchr::memrchr(b'\n', &piece) {
+            start = from + at as u64 + 1;
             break;
         }
-        end = start;
+        (start, step) = (from, STEP);
     }
-    Ok(tail)
+    read_range(file, start, length, &mut piece)?;
+    Ok(piece)
+}
+
+fn read_range(file: &mut File, from: u64, to: u64, into: &mut Vec<u8>) -> io::Result<()> {
+    into.clear();
+    file.seek(SeekFrom::Start(from))?;
+    io::Read::by_ref(file).take(to - from).read_to_end(into)?;
+    Ok(())
 }
 
 /// Makes the name of a new file as durable as its contents.

@@ -14,6 +14,8 @@ use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 use tokio_postgres::{Client, Row};
 
+use crate::wait::Pace;
+
 const PAGE: usize = 5_000;
 const EXAMPLES: usize = 10;
 
@@ -166,6 +168,21 @@ impl Destination {
         Ok(Some(parsed(id, &row.get::<_, String>(0)?)?))
     }
 
+    /// How many documents were written by a commit at or after `lsn` (Postgres's text, `0/16B3748`): after a
+    /// rebuild all of them, without one only what changed in the source since.
+    pub fn written_since(&self, lsn: &str) -> Result<u64> {
+        let since = position(lsn)?;
+        let Some(connection) = self.open()? else { return Ok(0) };
+        let mut statement = connection.prepare(&format!("select updated_lsn from {}", self.quoted()))?;
+        let mut rows = statement.query([])?;
+        let mut written = 0;
+        while let Some(row) = rows.next()? {
+            let text: String = row.get(0)?;
+            written += u64::from(position(&text)? >= since);
+        }
+        Ok(written)
+    }
+
     fn quoted(&self) -> String {
         format!("\"{}\"", self.table.replace('"', "\"\""))
     }
@@ -193,27 +210,9 @@ pub async fn compare(
     expectation: &Expectation,
     destination: &Destination,
 ) -> Result<Comparison> {
-    let connection = destination.open()?;
-    let mut statement = match &connection {
-        Some(connection) => Some(
-            connection.prepare(&format!("select id, document from {} order by id", destination.quoted()))?,
-        ),
-        None => None,
-    };
-    let mut rows = match &mut statement {
-        Some(statement) => Some(statement.query([])?),
-        None => None,
-    };
-    let mut next_found = || -> Result<Option<(String, String)>> {
-        let Some(rows) = &mut rows else { return Ok(None) };
-        Ok(match rows.next()? {
-            Some(row) => Some((row.get(0)?, row.get(1)?)),
-            None => None,
-        })
-    };
-
+    let mut documents = Documents::open(destination)?;
     let mut result = Comparison::default();
-    let mut found = next_found()?;
+    let mut found = documents.next()?;
     let mut pages = Pages::open(source, expectation).await?;
     while let Some((id, expected)) = pages.next().await? {
         result.expected += 1;
@@ -224,7 +223,7 @@ pub async fn compare(
                     result.found += 1;
                     let value = parsed(&found_id, &text)?;
                     result.note(Difference::Extra { id: found_id, found: value });
-                    found = next_found()?;
+                    found = documents.next()?;
                 }
                 (Some(Ordering::Equal), Some((_, text))) => {
                     result.found += 1;
@@ -232,7 +231,7 @@ pub async fn compare(
                     if value != expected {
                         result.note(Difference::Different { id, expected, found: value });
                     }
-                    found = next_found()?;
+                    found = documents.next()?;
                     break;
                 }
                 (_, later) => {
@@ -247,7 +246,7 @@ pub async fn compare(
         result.found += 1;
         let value = parsed(&id, &text)?;
         result.note(Difference::Extra { id, found: value });
-        found = next_found()?;
+        found = documents.next()?;
     }
     pages.close().await?;
     Ok(result)
@@ -261,15 +260,46 @@ pub async fn settle(
     destination: &Destination,
     deadline: Duration,
 ) -> Result<Comparison> {
-    let mut last = Comparison::default();
-    let waited = crate::wait_until("destination and source to be equal", deadline, async || {
-        last = compare(source, expectation, destination).await?;
-        Ok(last.is_equal())
-    })
-    .await;
-    match waited {
-        Ok(()) => Ok(last),
-        Err(error) => bail!("{error:#}\n{}: {last}", destination.table),
+    let mut pace = Pace::new("destination and source to be equal", deadline);
+    loop {
+        let compared = compare(source, expectation, destination).await?;
+        let again = pace.again(Ok(compared.is_equal())).await;
+        match again {
+            Ok(true) => {}
+            Ok(false) => return Ok(compared),
+            Err(error) => bail!("{error:#}\n{}: {compared}", destination.table),
+        }
+    }
+}
+
+/// The documents of a destination, ordered by the bytes of their ids, page by page.
+struct Documents {
+    connection: Option<Connection>,
+    query: String,
+    page: std::vec::IntoIter<(String, String)>,
+    last: Option<String>,
+}
+
+impl Documents {
+    fn open(destination: &Destination) -> Result<Self> {
+        let table = destination.quoted();
+        let query =
+            format!("select id, document from {table} where ?1 is null or id > ?1 order by id limit {PAGE}");
+        Ok(Self { connection: destination.open()?, query, page: Vec::new().into_iter(), last: None })
+    }
+
+    fn next(&mut self) -> Result<Option<(String, String)>> {
+        let Some(connection) = &self.connection else { return Ok(None) };
+        if self.page.len() == 0 {
+            let mut statement = connection.prepare_cached(&self.query)?;
+            let rows = statement.query_map([&self.last], |row| Ok((row.get(0)?, row.get(1)?)))?;
+            self.page = rows.collect::<rusqlite::Result<Vec<_>>>()?.into_iter();
+        }
+        let next = self.page.next();
+        if self.page.len() == 0 {
+            self.last = next.as_ref().map(|(id, _)| id.clone());
+        }
+        Ok(next)
     }
 }
 
@@ -320,6 +350,11 @@ impl<'a> Pages<'a> {
     async fn close(self) -> Result<()> {
         Ok(self.source.batch_execute("commit").await?)
     }
+}
+
+fn position(text: &str) -> Result<u64> {
+    let (high, low) = text.split_once('/').with_context(|| format!("{text:?} is no position in the WAL"))?;
+    Ok((u64::from_str_radix(high, 16)? << 32) | u64::from_str_radix(low, 16)?)
 }
 
 fn parsed(id: &str, text: &str) -> Result<Value> {

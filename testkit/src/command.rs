@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
@@ -22,13 +23,15 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(stdout)
 }
 
-/// As [`run`], killed after `limit`. Output goes to the caller's own only when it fails.
+/// As [`run`], killed after `limit`.
 pub fn run_within(command: &mut Command, limit: Duration) -> Result<String> {
     let shown = shown(command);
+    // A file, not a pipe: nobody reads while the program runs.
+    let mut output = tempfile::tempfile()?;
     let mut child = command
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdout(output.try_clone()?)
+        .stderr(output.try_clone()?)
         .spawn()
         .with_context(|| format!("cannot run {shown}"))?;
     let mut status = None;
@@ -38,13 +41,16 @@ pub fn run_within(command: &mut Command, limit: Duration) -> Result<String> {
     });
     if waited.is_err() {
         child.kill()?;
+        child.wait()?;
     }
-    let output = child.wait_with_output()?;
-    waited?;
-    if !output.status.success() {
-        bail!("{shown}: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    let mut printed = String::new();
+    output.seek(SeekFrom::Start(0))?;
+    output.read_to_string(&mut printed)?;
+    match (waited, status) {
+        (Ok(()), Some(status)) if status.success() => Ok(printed),
+        (Ok(()), Some(status)) => bail!("{shown}: {status}\n{printed}"),
+        (waited, _) => bail!("{shown}: {:?}\n{printed}", waited.err()),
     }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn shown(command: &Command) -> String {

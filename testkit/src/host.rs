@@ -1,6 +1,7 @@
 //! The host as a child process: its directory, config, logs and signals.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -11,10 +12,12 @@ use tempfile::TempDir;
 
 use crate::command::run;
 use crate::guests;
-use crate::{wait_for, wait_until};
+use crate::wait::Pace;
+use crate::wait_for;
 
-/// Kills a process when its own input ends without a word: when the process that started both is gone.
-const WATCHDOG: &str = "read -r word || kill -KILL \"$1\" 2>/dev/null";
+/// When its own input ends without a word, the process that started both is gone: kills the host and removes
+/// its directory.
+const WATCHDOG: &str = "read -r word || { kill -KILL \"$1\" 2>/dev/null; rm -rf \"$2\"; }";
 
 /// `anabranch run` in a directory of its own. Dropped, the process is killed and the directory removed; the
 /// process also goes when this one is killed.
@@ -88,9 +91,12 @@ impl Host {
             .with_context(|| format!("cannot start {}", self.binary.display()))?;
         let watchdog = Command::new("/bin/sh")
             .args(["-c", WATCHDOG, "watchdog", &child.id().to_string()])
+            .arg(self.dir())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
+            // An interrupt from the terminal must not end it before it has done its work.
+            .process_group(0)
             .spawn()?;
         self.running = Some(Running { child, watchdog });
         Ok(())
@@ -191,20 +197,20 @@ impl Host {
     /// Waits until a line logged after `from` bytes contains `text`; returns that line. Fails at once when
     /// the process ends before.
     pub async fn wait_log(&mut self, from: usize, text: &str, deadline: Duration) -> Result<String> {
-        let mut line = None;
-        let mut ended = false;
-        wait_until(&format!("a log line with {text:?}"), deadline, async || {
-            ended = !self.is_running()?;
+        let description = format!("a log line with {text:?}");
+        let mut pace = Pace::new(&description, deadline);
+        loop {
+            // Asked before the log is read: what it logged before its end is in there.
+            let running = self.is_running()?;
             let log = self.log();
             let new = log.get(from..).unwrap_or_default();
-            line = new.lines().find(|line| line.contains(text)).map(str::to_owned);
-            Ok(line.is_some() || ended)
-        })
-        .await
-        .with_context(|| self.log_tail())?;
-        match line {
-            Some(line) => Ok(line),
-            None => bail!("the host ended without logging {text:?}\n{}", self.log_tail()),
+            if let Some(line) = new.lines().find(|line| line.contains(text)) {
+                return Ok(line.to_owned());
+            }
+            if !running {
+                bail!("the host ended without logging {text:?}\n{}", self.log_tail());
+            }
+            pace.again(Ok(false)).await.with_context(|| self.log_tail())?;
         }
     }
 

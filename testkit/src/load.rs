@@ -12,7 +12,7 @@ use tokio_postgres::Client;
 
 use crate::postgres::connect;
 use crate::shop;
-use crate::wait_until;
+use crate::wait::Pace;
 
 /// Ids of rows that a load inserts start here; each seed has a range of its own.
 const OWN_IDS: u64 = 1_000_000_000;
@@ -73,6 +73,8 @@ pub struct LoadCounts {
     pub steps: u64,
     /// Steps whose connection was lost: done or not, nobody knows.
     pub interrupted: u64,
+    /// Steps that were undone by the server because of another session (deadlock, serialization).
+    pub conflicts: u64,
     /// Large `COPY`s.
     pub copies: u64,
     /// Truncations.
@@ -120,7 +122,7 @@ impl Load {
         Ok(())
     }
 
-    /// One step. A lost connection (the server was restarted) is made anew and is no error.
+    /// One step. A lost connection (the server was restarted) is made anew; that, or a deadlock, is no error.
     pub async fn step(&mut self) -> Result<()> {
         self.counts.steps += 1;
         let due = |every: u64| every > 0 && self.counts.steps.is_multiple_of(every);
@@ -133,35 +135,33 @@ impl Load {
             let statements = self.next_statements();
             self.execute(&statements).await
         };
-        if let Err(error) = done {
-            if !self.lost_connection(&error) {
-                return Err(error);
-            }
-            self.counts.interrupted += 1;
-            self.reconnect().await?;
+        let Err(error) = done else { return Ok(()) };
+        let code = error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code);
+        let class = code.map_or("", |code| &code.code()[..2]);
+        if class == "40" {
+            self.counts.conflicts += 1;
+            return self.execute("rollback").await;
         }
-        Ok(())
+        // Class 57: the server shuts down, or somebody terminated the session.
+        if class != "57" && !self.client.is_closed() {
+            return Err(error);
+        }
+        self.counts.interrupted += 1;
+        self.reconnect().await
     }
 
     async fn execute(&self, statements: &str) -> Result<()> {
         self.client.batch_execute(statements).await.with_context(|| format!("load: {statements}"))
     }
 
-    fn lost_connection(&self, error: &anyhow::Error) -> bool {
-        let shutdown = error
-            .downcast_ref::<tokio_postgres::Error>()
-            .and_then(tokio_postgres::Error::code)
-            .is_some_and(|code| code.code().starts_with("57P"));
-        shutdown || self.client.is_closed()
-    }
-
     async fn reconnect(&mut self) -> Result<()> {
-        let url = self.url.clone();
-        wait_until("the load's database to be back", Duration::from_secs(60), async || {
-            self.client = connect(&url).await?;
-            Ok(true)
-        })
-        .await
+        let mut pace = Pace::new("the load's database to be back", Duration::from_secs(60));
+        loop {
+            let connected = connect(&self.url).await.map(|client| self.client = client);
+            if !pace.again(connected.map(|()| true)).await? {
+                return Ok(());
+            }
+        }
     }
 
     fn known_id(&mut self) -> u64 {
@@ -212,7 +212,7 @@ impl Load {
                 let (first, last) = self.new_ids(2);
                 format!(
                     "update public.products set id = {first} where id = {id};
-                     update public.orders set id = {last}, status = 'moved' where id = {id}"
+                     update public.orders set id = {last}, status = 'shipped' where id = {id}"
                 )
             }
             80..86 => format!(
@@ -240,10 +240,10 @@ impl Load {
         let (kept_first, kept_last) = self.new_ids(2);
         format!(
             "begin;
-             update public.orders set status = 'first' where id = {id};
+             update public.orders set status = 'draft' where id = {id};
              savepoint one;
              {}
-             update public.orders set status = 'never' where id = {id};
+             update public.orders set status = 'cancelled' where id = {id};
              savepoint two;
              delete from public.products where id = {id};
              rollback to savepoint two;

@@ -21,10 +21,11 @@ create table public.products (
     created_at timestamptz not null,
     updated_at timestamptz not null
 );
+create type public.order_status as enum ('draft', 'open', 'paid', 'shipped', 'cancelled');
 create table public.orders (
     id bigint primary key,
-    customer_id uuid not null,
-    status text not null,
+    customer text not null,
+    status public.order_status not null,
     currency char(3) not null,
     total numeric(12, 2) not null,
     items jsonb not null,
@@ -50,6 +51,23 @@ create table public.customers (
     last_seen_at timestamp
 );
 ";
+
+/// What the plugin `product-search` makes of `public.products`, in SQL, for the [checker](crate::checker).
+pub const PRODUCT_DOCUMENTS: &str = "
+select id, jsonb_build_object(
+    'title', name, 'text', description, 'price', price, 'tags', tags, 'attributes', attributes
+) as document
+from public.products
+where active";
+
+/// What the plugin `order-summary` makes of `public.orders`.
+pub const ORDER_DOCUMENTS: &str = "
+select id, jsonb_build_object(
+    'title', format('Order %s of %s', id, customer), 'status', status, 'total', total, 'currency', 'EUR',
+    'day', to_char(placed_at at time zone 'UTC', 'YYYY-MM-DD')
+) as document
+from public.orders
+where status <> 'draft'";
 
 /// How many rows each table has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +128,9 @@ pub fn insert_products(first: u64, last: u64, salt: u64) -> String {
 pub fn insert_orders(first: u64, last: u64, salt: u64) -> String {
     format!(
         "insert into public.orders
-         select g, md5((h % 100000)::text)::uuid,
-             (array['placed', 'paid', 'shipped', 'delivered', 'returned'])[1 + h % 5],
+         select g, (array['Ada', 'Bela', 'Chidi', 'Dora', 'Emre'])[1 + h % 5] || ' '
+                 || (array['Lind', 'Okafor', 'Rossi', 'Novak'])[1 + h / 5 % 4],
+             (enum_range(null::public.order_status))[1 + h / 20 % 5],
              (array['EUR', 'USD', 'GBP'])[1 + h % 3], (h % 1000000)::numeric / 100,
              jsonb_build_array(
                  jsonb_build_object('product', 1 + h % 1000, 'quantity', 1 + h % 4, 'price', (h % 10000)::numeric / 100),

@@ -8,29 +8,51 @@ use anyhow::{Result, bail};
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-struct Pace {
+/// A loop that asks until it gets a yes: `while pace.again(ask().await).await? {}`. For futures that have to be
+/// `Send`, where the closure of [`wait_until`] is in the way.
+#[derive(Debug)]
+pub struct Pace<'a> {
+    description: &'a str,
     started: Instant,
     deadline: Duration,
     pause: Duration,
-    last_error: Option<anyhow::Error>,
 }
 
-impl Pace {
-    fn new(deadline: Duration) -> Self {
-        Self { started: Instant::now(), deadline, pause: FIRST_PAUSE, last_error: None }
+impl<'a> Pace<'a> {
+    /// Starts the clock. `description` completes "waited 5s for …".
+    pub fn new(description: &'a str, deadline: Duration) -> Self {
+        Self { description, started: Instant::now(), deadline, pause: FIRST_PAUSE }
+    }
+
+    /// Whether to ask again, after a pause; an error when `answer` is no yes and the deadline has passed.
+    pub async fn again(&mut self, answer: Result<bool>) -> Result<bool> {
+        let pause = self.judge(answer)?;
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+        Ok(pause.is_some())
+    }
+
+    /// [`Pace::again`] for code without a runtime.
+    pub fn again_blocking(&mut self, answer: Result<bool>) -> Result<bool> {
+        let pause = self.judge(answer)?;
+        if let Some(pause) = pause {
+            std::thread::sleep(pause);
+        }
+        Ok(pause.is_some())
     }
 
     /// `None`: it holds. `Some(pause)`: ask again after it.
-    fn judge(&mut self, description: &str, answer: Result<bool>) -> Result<Option<Duration>> {
-        match answer {
-            Ok(true) => return Ok(None),
-            Ok(false) => self.last_error = None,
-            Err(error) => self.last_error = Some(error),
+    fn judge(&mut self, answer: Result<bool>) -> Result<Option<Duration>> {
+        if matches!(answer, Ok(true)) {
+            return Ok(None);
         }
         if self.started.elapsed() >= self.deadline {
-            match &self.last_error {
-                Some(error) => bail!("waited {:?} for {description}; last error: {error:#}", self.deadline),
-                None => bail!("waited {:?} for {description}", self.deadline),
+            match answer {
+                Err(error) => {
+                    bail!("waited {:?} for {}; last error: {error:#}", self.deadline, self.description)
+                }
+                Ok(_) => bail!("waited {:?} for {}", self.deadline, self.description),
             }
         }
         let pause = self.pause;
@@ -45,14 +67,9 @@ pub async fn wait_until<F>(description: &str, deadline: Duration, mut condition:
 where
     F: AsyncFnMut() -> Result<bool>,
 {
-    let mut pace = Pace::new(deadline);
-    loop {
-        let answer = condition().await;
-        match pace.judge(description, answer)? {
-            None => return Ok(()),
-            Some(pause) => tokio::time::sleep(pause).await,
-        }
-    }
+    let mut pace = Pace::new(description, deadline);
+    while pace.again(condition().await).await? {}
+    Ok(())
 }
 
 /// [`wait_until`] for code without a runtime.
@@ -60,13 +77,9 @@ pub fn wait_for<F>(description: &str, deadline: Duration, mut condition: F) -> R
 where
     F: FnMut() -> Result<bool>,
 {
-    let mut pace = Pace::new(deadline);
-    loop {
-        match pace.judge(description, condition())? {
-            None => return Ok(()),
-            Some(pause) => std::thread::sleep(pause),
-        }
-    }
+    let mut pace = Pace::new(description, deadline);
+    while pace.again_blocking(condition())? {}
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,1 +1,49 @@
-fn main() {}
+//! Development commands of Anabranch: `cargo xtask demo`, `cargo xtask test`, `cargo xtask lint`.
+//!
+//! Each does its own set-up and says in one line what it does and what came of it. Exit code 0: all went well;
+//! 1: something did not; 2: wrong arguments; 130: interrupted.
+
+// This program talks to a person at a terminal; it is no part of the product.
+#![allow(clippy::print_stdout, clippy::print_stderr)]
+
+mod demo;
+mod lint;
+mod setup;
+mod steps;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Development commands of Anabranch", disable_help_subcommand = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Watch a small shop flow through two real plugins into an SQLite file, live and backfilled at once
+    Demo(demo::Arguments),
+    /// Everything that continuous integration runs: set-up, lint, all tests, documentation
+    Test(test::Arguments),
+    /// Formatting, clippy and documentation, all warnings denied
+    Lint,
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::Demo(arguments) => demo::run(arguments),
+        Command::Test(arguments) => test::run(&arguments),
+        Command::Lint => lint::run(),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("\nfailed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -56,7 +56,7 @@ fn message() -> impl Strategy<Value = (Msg, bool)> {
     ];
     let with_xid = |xid: Option<u32>| {
         prop_oneof![
-            (any::<u32>(), name, name, identity(), vec(column.clone(), 0..5))
+            (any::<u32>(), name, name, identity(), vec(column, 0..5))
                 .prop_map(move |(a, b, c, d, e)| Msg::Relation(xid, a, b, c, d, e)),
             (any::<u32>(), name, name).prop_map(move |(a, b, c)| Msg::Type(xid, a, b, c)),
             (any::<u32>(), tuple()).prop_map(move |(a, b)| Msg::Insert(xid, a, b)),

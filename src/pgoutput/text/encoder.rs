@@ -237,15 +237,15 @@ impl Encoder for MsgpackEncoder<'_> {
     fn integer(&mut self, value: i64) {
         let bytes = value.to_be_bytes();
         let (marker, width) = match value {
-            0..=0x7f | -32..=-1 => (None, 1),
-            0..=0xff => (Some(0xcc), 1),
-            0..=0xffff => (Some(0xcd), 2),
-            0..=0xffff_ffff => (Some(0xce), 4),
-            0.. => (Some(0xcf), 8),
-            -0x80..0 => (Some(0xd0), 1),
-            -0x8000..0 => (Some(0xd1), 2),
-            -0x8000_0000..0 => (Some(0xd2), 4),
-            _ => (Some(0xd3), 8),
+            -32..=0x7f => (None, 1),
+            0x80..=0xff => (Some(0xcc), 1),
+            0x100..=0xffff => (Some(0xcd), 2),
+            0x1_0000..=0xffff_ffff => (Some(0xce), 4),
+            0x1_0000_0000.. => (Some(0xcf), 8),
+            -0x80..=-33 => (Some(0xd0), 1),
+            -0x8000..=-0x81 => (Some(0xd1), 2),
+            -0x8000_0000..=-0x8001 => (Some(0xd2), 4),
+            ..=-0x8000_0001 => (Some(0xd3), 8),
         };
         self.out.extend(marker);
         self.out.extend_from_slice(&bytes[8 - width..]);

@@ -2,7 +2,7 @@
 //!
 //! The sessions pin DateStyle ISO, IntervalStyle iso_8601, TimeZone UTC, bytea_output hex and
 //! extra_float_digits, so the text of a streamed and of a backfilled value is the same, and so is what is
-//! made of it here. The table of types is in `docs`; [`encode_value`] is that table.
+//! made of it here. [`encode_value`] is the table of types.
 //!
 //! Guarantees: digits are never rounded; text that is not of its type is a [`ValueError`], never NULL and
 //! never a guess; after an error the output is as it was before the value.
@@ -98,8 +98,10 @@ fn encode(value_type: &ValueType, text: &[u8], out: &mut impl Encoder) -> Result
             Ok(())
         }
         ValueType::Bool => match text {
-            b"t" => Ok(out.bool(true)),
-            b"f" => Ok(out.bool(false)),
+            b"t" | b"f" => {
+                out.bool(text == b"t");
+                Ok(())
+            }
             _ => Err("it is neither t nor f"),
         },
         ValueType::Bytea => match text.strip_prefix(b"\\x") {
@@ -138,7 +140,10 @@ fn encode_text(value_type: &ValueType, text: &str, out: &mut impl Encoder) -> Re
 
 fn float(text: &str, out: &mut impl Encoder) -> Result<(), Problem> {
     match text {
-        "NaN" | "Infinity" | "-Infinity" => Ok(out.string(text)),
+        "NaN" | "Infinity" | "-Infinity" => {
+            out.string(text);
+            Ok(())
+        }
         _ if number::is_json_number(text.as_bytes()) => out.float(text),
         _ => Err("it is not a floating-point number"),
     }

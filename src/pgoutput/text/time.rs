@@ -7,25 +7,33 @@ use super::{Encoder, Problem};
 
 const STYLE: Problem = "it is not in ISO style; the session's DateStyle must be ISO";
 
-/// `dd` at `at`.
-fn two_digits(text: &[u8], at: usize) -> bool {
-    matches!(text.get(at..at + 2), Some([a, b]) if a.is_ascii_digit() && b.is_ascii_digit())
+/// The shapes of dates and times: each `d` is a digit, all else stands for itself.
+const DATE: &[u8; 10] = b"dddd-dd-dd";
+const TIME: &[u8; 8] = b"dd:dd:dd";
+
+/// Whether the text at `at` has the shape; without branches, so that it takes a few instructions.
+#[inline]
+fn has_shape<const N: usize>(text: &[u8], at: usize, shape: &[u8; N]) -> bool {
+    let Some(text) = text.get(at..).and_then(<[u8]>::first_chunk::<N>) else { return false };
+    let fits = |(byte, shape): (&u8, &u8)| if *shape == b'd' { byte.is_ascii_digit() } else { byte == shape };
+    text.iter().zip(shape).map(fits).fold(true, |all, fits| all & fits)
 }
 
 /// Reads `y…y-mm-dd`: the number of the year's digits, at least four; the date ends six bytes later.
 fn scan_date(text: &[u8]) -> Option<usize> {
+    if has_shape(text, 0, DATE) {
+        return Some(4);
+    }
     let year = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let dashes = text.get(year) == Some(&b'-') && text.get(year + 3) == Some(&b'-');
-    (year >= 4 && dashes && two_digits(text, year + 1) && two_digits(text, year + 4)).then_some(year)
+    (year > 4 && has_shape(text, year - 4, DATE)).then_some(year)
 }
 
 /// Reads `hh:mm:ss` with up to six decimals at `at`, and says where it ends.
 fn scan_time(text: &[u8], at: usize) -> Option<usize> {
-    let colons = text.get(at + 2) == Some(&b':') && text.get(at + 5) == Some(&b':');
-    if !(colons && two_digits(text, at) && two_digits(text, at + 3) && two_digits(text, at + 6)) {
+    if !has_shape(text, at, TIME) {
         return None;
     }
-    let end = at + 8;
+    let end = at + TIME.len();
     if text.get(end) != Some(&b'.') {
         return Some(end);
     }

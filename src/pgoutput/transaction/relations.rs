@@ -47,6 +47,9 @@ pub(super) enum Known {
     Ignored,
 }
 
+/// A relation whose rows are kept, and its place in the batch, to be filled in.
+pub(super) type Found<'a> = (&'a Arc<Relation>, &'a mut Option<u32>);
+
 /// A Relation message that waits for its definition.
 #[derive(Debug)]
 pub(super) struct Described {
@@ -117,7 +120,7 @@ impl Relations {
         oid: u32,
         message: &'static str,
         xid: Xid,
-    ) -> Result<Option<(&Arc<Relation>, &mut Option<u32>)>, AssembleError> {
+    ) -> Result<Option<Found<'_>>, AssembleError> {
         match self.by_oid.get_mut(&oid) {
             Some(Known::Wanted { relation, index }) => Ok(Some((relation, index))),
             Some(Known::Ignored) => Ok(None),

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Wanted;
+use super::PreflightRequest;
 use crate::{
     model::{EntityName, ReplicaIdentity},
     postgres::{Client, Error},
@@ -129,7 +129,7 @@ const SETTINGS: &[&str] = &[
     "row_security",
 ];
 
-pub(super) async fn server(client: &Client, wanted: &Wanted<'_>) -> Result<Server, Error> {
+pub(super) async fn server(client: &Client, wanted: &PreflightRequest<'_>) -> Result<Server, Error> {
     let sql = "select pg_is_in_recovery(), current_database()::text, pg_encoding_to_char(d.encoding)::text,
           current_user::text, r.rolsuper or r.rolreplication, has_database_privilege(d.oid, 'create'),
           (select has_schema_privilege(n.oid, 'usage') and has_schema_privilege(n.oid, 'create')
@@ -193,7 +193,10 @@ async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Error> {
     .transpose()
 }
 
-pub(super) async fn publication(client: &Client, wanted: &Wanted<'_>) -> Result<Option<Publication>, Error> {
+pub(super) async fn publication(
+    client: &Client,
+    wanted: &PreflightRequest<'_>,
+) -> Result<Option<Publication>, Error> {
     let version = client.server_version();
     let schemas = "exists (select from pg_publication_namespace s where s.pnpubid = p.oid)";
     let sql = format!(
@@ -222,7 +225,10 @@ pub(super) async fn publication(client: &Client, wanted: &Wanted<'_>) -> Result<
 }
 
 /// What there is of each entity, in their order.
-pub(super) async fn tables(client: &Client, wanted: &Wanted<'_>) -> Result<Vec<Option<Table>>, Error> {
+pub(super) async fn tables(
+    client: &Client,
+    wanted: &PreflightRequest<'_>,
+) -> Result<Vec<Option<Table>>, Error> {
     let mut tables = table_rows(client, wanted).await?;
     let roots: Vec<u32> = tables.iter().flatten().map(|table| table.root.oid).collect();
     let mut leaves = leaf_rows(client, &roots).await?;
@@ -241,7 +247,7 @@ pub(super) async fn tables(client: &Client, wanted: &Wanted<'_>) -> Result<Vec<O
     Ok(tables)
 }
 
-async fn table_rows(client: &Client, wanted: &Wanted<'_>) -> Result<Vec<Option<Table>>, Error> {
+async fn table_rows(client: &Client, wanted: &PreflightRequest<'_>) -> Result<Vec<Option<Table>>, Error> {
     let list = if client.server_version() >= 15 {
         "(select array(select a.attname::text from unnest(r.prattrs::int2[]) l(number)
             join pg_attribute a on a.attrelid = c.oid and a.attnum = l.number)
@@ -274,9 +280,9 @@ async fn table_rows(client: &Client, wanted: &Wanted<'_>) -> Result<Vec<Option<T
          join pg_class c on c.relnamespace = n.oid and c.relname = w.name
          left join pg_publication p on p.pubname = $3"
     );
-    let schemas: Vec<&str> = wanted.entities.iter().map(|name| name.schema.as_str()).collect();
-    let names: Vec<&str> = wanted.entities.iter().map(|name| name.table.as_str()).collect();
-    let mut tables: Vec<Option<Table>> = wanted.entities.iter().map(|_| None).collect();
+    let schemas: Vec<&str> = wanted.tables.iter().map(|name| name.schema.as_str()).collect();
+    let names: Vec<&str> = wanted.tables.iter().map(|name| name.table.as_str()).collect();
+    let mut tables: Vec<Option<Table>> = wanted.tables.iter().map(|_| None).collect();
     for row in client.query(&sql, &[&schemas, &names, &wanted.publication]).await? {
         let place = usize::try_from(row.try_get::<_, i32>(0)?).unwrap_or_default();
         let ancestors =

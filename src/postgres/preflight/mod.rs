@@ -27,15 +27,15 @@ const OLDEST_VERSION: u32 = 14;
 
 /// What is going to be used.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct PreflightRequest<'a> {
     /// The slot's name.
     pub slot: &'a str,
     /// The publication's name.
     pub publication: &'a str,
     /// Whether Anabranch makes and alters the publication; otherwise it is used as it is.
-    pub manage_publication: bool,
+    pub managed: bool,
     /// The mapped tables.
-    pub entities: &'a [EntityName],
+    pub tables: &'a [EntityName],
     /// Those of them whose old rows must be whole, because a transform names its own document ids or looks at
     /// what a deleted row was.
     pub full_identity: &'a [EntityName],
@@ -49,20 +49,6 @@ pub enum Severity {
     Warning,
     /// It cannot work, or would harm the application.
     Error,
-}
-
-/// What a finding is about: everything, or one table.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scope {
-    /// The server, the database, the role, the slot, the publication as a whole. In JSON: `"installation"`.
-    Installation,
-    /// One mapped table. In JSON: `{"table":"schema.table"}`.
-    Table(#[serde(serialize_with = "as_text")] EntityName),
-}
-
-fn as_text<S: serde::Serializer>(name: &EntityName, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(name)
 }
 
 /// Which check found something: a stable word for programs, in JSON in snake case.
@@ -177,6 +163,13 @@ impl Code {
     }
 }
 
+fn as_text<S: serde::Serializer>(name: &Option<EntityName>, serializer: S) -> Result<S::Ok, S::Error> {
+    match name {
+        Some(name) => serializer.collect_str(name),
+        None => serializer.serialize_none(),
+    }
+}
+
 /// One thing that is not right.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -184,8 +177,10 @@ pub struct Finding {
     pub severity: Severity,
     /// Which check found it.
     pub code: Code,
-    /// What it is about.
-    pub scope: Scope,
+    /// The table that it is about, in JSON as text; none for the installation as a whole: server, database,
+    /// role, slot, publication.
+    #[serde(serialize_with = "as_text")]
+    pub table: Option<EntityName>,
     /// One sentence: what is wrong, and what comes of it.
     pub what: String,
     /// SQL to run as it stands, by somebody who may; none where the answer lies in the configuration or
@@ -195,9 +190,6 @@ pub struct Finding {
 
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if let Scope::Table(name) = &self.scope {
-            write!(f, "{name}: ")?;
-        }
         f.write_str(&self.what)?;
         match &self.fix {
             Some(fix) => write!(f, "; run: {fix}"),
@@ -212,7 +204,7 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn installation(&mut self, severity: Severity, code: Code, what: impl Into<String>, fix: Option<String>) {
-        self.0.push(Finding { severity, code, scope: Scope::Installation, what: what.into(), fix });
+        self.0.push(Finding { severity, code, table: None, what: what.into(), fix });
     }
 
     fn table(
@@ -223,12 +215,12 @@ impl Findings {
         what: impl Into<String>,
         fix: Option<String>,
     ) {
-        self.0.push(Finding { severity, code, scope: Scope::Table(name.clone()), what: what.into(), fix });
+        self.0.push(Finding { severity, code, table: Some(name.clone()), what: what.into(), fix });
     }
 
     /// Errors first, then the installation's before tables', each in the order of the checks.
     fn sorted(mut self) -> Vec<Finding> {
-        self.0.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.scope.cmp(&b.scope)));
+        self.0.sort_by(|a, b| b.severity.cmp(&a.severity).then_with(|| a.table.cmp(&b.table)));
         self.0
     }
 }
@@ -238,7 +230,7 @@ impl Findings {
 ///
 /// # Errors
 /// A lost connection or another failure of the look itself; what is wrong with the source is a finding.
-pub async fn preflight(client: &Client, wanted: &Wanted<'_>) -> Result<Vec<Finding>, Error> {
+pub async fn preflight(client: &Client, wanted: &PreflightRequest<'_>) -> Result<Vec<Finding>, Error> {
     let mut findings = Findings::default();
     let version = client.server_version();
     if version < OLDEST_VERSION {
@@ -261,7 +253,7 @@ pub async fn preflight(client: &Client, wanted: &Wanted<'_>) -> Result<Vec<Findi
     };
     let surroundings = table::Surroundings { server: &server, publication: publication.as_ref(), wanted };
     let mut seen: Vec<&EntityName> = Vec::new();
-    for (name, found) in wanted.entities.iter().zip(&tables) {
+    for (name, found) in wanted.tables.iter().zip(&tables) {
         if seen.contains(&name) {
             continue;
         }

@@ -1,7 +1,7 @@
 //! Judges the publication as a whole, and what it has of a table.
 
 use super::{
-    Code, Findings, Severity, Wanted,
+    Code, Findings, PreflightRequest, Severity,
     facts::{Publication, Server, Table},
 };
 use crate::{model::ReplicaIdentity, postgres::quote};
@@ -9,11 +9,11 @@ use crate::{model::ReplicaIdentity, postgres::quote};
 pub(super) fn judge(
     publication: Option<&Publication>,
     server: &Server,
-    wanted: &Wanted<'_>,
+    wanted: &PreflightRequest<'_>,
     findings: &mut Findings,
 ) {
     match publication {
-        None if wanted.manage_publication => {
+        None if wanted.managed => {
             if !server.may_create {
                 let what = format!(
                     "role {} may not create a publication in database {}",
@@ -28,13 +28,13 @@ pub(super) fn judge(
             }
         }
         None => missing(wanted, findings),
-        Some(found) if wanted.manage_publication => managed(found, server, wanted, findings),
+        Some(found) if wanted.managed => managed(found, server, wanted, findings),
         Some(found) => unmanaged(found, wanted, findings),
     }
 }
 
-fn missing(wanted: &Wanted<'_>, findings: &mut Findings) {
-    let tables: Vec<_> = wanted.entities.iter().map(quote::entity).collect();
+fn missing(wanted: &PreflightRequest<'_>, findings: &mut Findings) {
+    let tables: Vec<_> = wanted.tables.iter().map(quote::entity).collect();
     let tables = if tables.is_empty() { String::new() } else { format!(" for table {}", tables.join(", ")) };
     let fix = format!(
         "create publication {}{tables} with (publish_via_partition_root = true)",
@@ -47,7 +47,7 @@ fn missing(wanted: &Wanted<'_>, findings: &mut Findings) {
     findings.installation(Severity::Error, Code::PublicationMissing, what, Some(fix));
 }
 
-fn managed(found: &Publication, server: &Server, wanted: &Wanted<'_>, findings: &mut Findings) {
+fn managed(found: &Publication, server: &Server, wanted: &PreflightRequest<'_>, findings: &mut Findings) {
     let name = quote::identifier(wanted.publication);
     if !found.owned {
         let what = format!(
@@ -69,7 +69,7 @@ fn managed(found: &Publication, server: &Server, wanted: &Wanted<'_>, findings: 
     }
 }
 
-fn unmanaged(found: &Publication, wanted: &Wanted<'_>, findings: &mut Findings) {
+fn unmanaged(found: &Publication, wanted: &PreflightRequest<'_>, findings: &mut Findings) {
     if found.missing_operations.is_empty() {
         return;
     }
@@ -83,19 +83,27 @@ fn unmanaged(found: &Publication, wanted: &Wanted<'_>, findings: &mut Findings) 
 }
 
 /// Whether a publication that we do not manage has the table as its mapping needs it.
-pub(super) fn membership(table: &Table, found: &Publication, wanted: &Wanted<'_>, findings: &mut Findings) {
+pub(super) fn membership(
+    table: &Table,
+    found: &Publication,
+    wanted: &PreflightRequest<'_>,
+    findings: &mut Findings,
+) {
     let (name, entity) = (quote::identifier(wanted.publication), quote::entity(&table.root.name));
     let mut error = |what: String, fix: String| {
         findings.table(&table.root.name, Severity::Error, Code::PublicationContent, what, Some(fix));
     };
     if table.root.kind == 'p' && !found.via_root {
         error(
-            format!("publication `{}` names the partitions instead of the table", wanted.publication),
+            format!(
+                "publication `{}` names the partitions of {} instead of the table",
+                wanted.publication, table.root.name
+            ),
             format!("alter publication {name} set (publish_via_partition_root = true)"),
         );
     } else if !table.published {
         error(
-            format!("publication `{}` does not have the table", wanted.publication),
+            format!("publication `{}` does not have table {}", wanted.publication, table.root.name),
             format!("alter publication {name} add table {entity}"),
         );
     }
@@ -109,9 +117,9 @@ pub(super) fn membership(table: &Table, found: &Publication, wanted: &Wanted<'_>
     if table.root.identity == ReplicaIdentity::Full || identity.iter().any(|column| !list.contains(column)) {
         error(
             format!(
-                "publication `{}` lists columns without all that the replica identity has, so that the \
+                "publication `{}` lists columns of {} without all that the replica identity has, so that the \
                  application's own UPDATE and DELETE fail; drop the table from it and add it again whole",
-                wanted.publication
+                wanted.publication, table.root.name
             ),
             format!(
                 "alter publication {name} drop table {entity}; alter publication {name} add table {entity}"

@@ -1,12 +1,12 @@
 //! Judges server, database, role and slot.
 
 use super::{
-    Code, Findings, Severity, Wanted,
+    Code, Findings, PreflightRequest, Severity,
     facts::{Server, Slot},
 };
-use crate::postgres::quote;
+use crate::postgres::{check_slot_name, quote};
 
-pub(super) fn judge(server: &Server, wanted: &Wanted<'_>, findings: &mut Findings) {
+pub(super) fn judge(server: &Server, wanted: &PreflightRequest<'_>, findings: &mut Findings) {
     session(server, findings);
     wal_level(server, findings);
     encoding(server, findings);
@@ -97,14 +97,9 @@ fn rights(server: &Server, findings: &mut Findings) {
     }
 }
 
-fn names(wanted: &Wanted<'_>, findings: &mut Findings) {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    if !(1..=63).contains(&wanted.slot.len()) || !wanted.slot.chars().all(plain) {
-        let what = format!(
-            "`{}` cannot name a replication slot: 1 to 63 lower-case letters, digits and underscores can",
-            wanted.slot
-        );
-        findings.installation(Severity::Error, Code::Name, what, None);
+fn names(wanted: &PreflightRequest<'_>, findings: &mut Findings) {
+    if let Err(error) = check_slot_name(wanted.slot) {
+        findings.installation(Severity::Error, Code::Name, error.to_string(), None);
     }
     // A longer name is cut by the server without an error.
     if !(1..=63).contains(&wanted.publication.len()) || wanted.publication.contains('\0') {
@@ -114,7 +109,7 @@ fn names(wanted: &Wanted<'_>, findings: &mut Findings) {
 }
 
 /// Judges the slot, and gives it where it is ours.
-fn slot<'a>(server: &'a Server, wanted: &Wanted<'_>, findings: &mut Findings) -> Option<&'a Slot> {
+fn slot<'a>(server: &'a Server, wanted: &PreflightRequest<'_>, findings: &mut Findings) -> Option<&'a Slot> {
     let slot = server.slot.as_ref()?;
     let foreign = if slot.plugin.is_none() {
         Some("a physical slot".to_owned())

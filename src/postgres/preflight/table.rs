@@ -1,7 +1,7 @@
 //! Judges one mapped table: what it is, who may read and publish it, how its rows are told apart.
 
 use super::{
-    Code, Findings, Severity, Wanted,
+    Code, Findings, PreflightRequest, Severity,
     facts::{Index, Publication, Server, Storage, Table},
     partitions, publication,
 };
@@ -14,7 +14,7 @@ use crate::{
 pub(super) struct Surroundings<'a> {
     pub(super) server: &'a Server,
     pub(super) publication: Option<&'a Publication>,
-    pub(super) wanted: &'a Wanted<'a>,
+    pub(super) wanted: &'a PreflightRequest<'a>,
 }
 
 pub(super) fn judge(table: &Table, around: &Surroundings<'_>, findings: &mut Findings) {
@@ -23,7 +23,7 @@ pub(super) fn judge(table: &Table, around: &Surroundings<'_>, findings: &mut Fin
     }
     rights(table, around, findings);
     match around.publication {
-        Some(found) if !around.wanted.manage_publication => {
+        Some(found) if !around.wanted.managed => {
             publication::membership(table, found, around.wanted, findings);
         }
         _ => {}
@@ -104,7 +104,7 @@ fn rights(table: &Table, around: &Surroundings<'_>, findings: &mut Findings) {
         );
         error(Code::RowSecurity, what, format!("alter role {role} bypassrls"));
     }
-    if around.wanted.manage_publication && !table.owned && !table.listed {
+    if around.wanted.managed && !table.owned && !table.listed {
         let what = format!(
             "only the owner of {name}, {}, can put it into a publication; make role {} a member, or let the owner \
              make the publication and tell Anabranch not to manage it",
@@ -387,7 +387,7 @@ pub(super) fn replica_identity_full<'a>(names: impl Iterator<Item = &'a EntityNa
 /// Parents and children, in both senses.
 fn relatives(table: &Table, around: &Surroundings<'_>, findings: &mut Findings) {
     let name = &table.root.name;
-    if let Some(mapped) = table.ancestors.iter().find(|ancestor| around.wanted.entities.contains(ancestor)) {
+    if let Some(mapped) = table.ancestors.iter().find(|ancestor| around.wanted.tables.contains(ancestor)) {
         let what = format!(
             "{name} is a partition of {mapped}, which is mapped too: all changes come under that name; map one of \
              the two"

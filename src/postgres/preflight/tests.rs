@@ -64,11 +64,11 @@ fn generated_table(identity: ReplicaIdentity, stored: bool) -> Table {
 
 fn judge(version: u32, table: &Table, stored_published: bool, full: bool) -> Vec<Finding> {
     let entities = [table.root.name.clone()];
-    let wanted = Wanted {
+    let wanted = PreflightRequest {
         slot: "s",
         publication: "p",
-        manage_publication: true,
-        entities: &entities,
+        managed: true,
+        tables: &entities,
         full_identity: if full { &entities } else { &[] },
     };
     let publication = stored_published.then(|| Publication {
@@ -115,18 +115,19 @@ fn findings_are_json_with_stable_words() {
     let finding = Finding {
         severity: Severity::Error,
         code: Code::KeyNullable,
-        scope: Scope::Table(EntityName::new("public", "t")),
+        table: Some(EntityName::new("public", "t")),
         what: "w".to_owned(),
         fix: None,
     };
     let json = serde_json::to_string(&finding).unwrap();
     assert_eq!(
         json,
-        r#"{"severity":"error","code":"key_nullable","scope":{"table":"public.t"},"what":"w","fix":null}"#
+        r#"{"severity":"error","code":"key_nullable","table":"public.t","what":"w","fix":null}"#
     );
     assert_eq!(
         serde_json::to_string(&Code::KeyNullable).unwrap(),
         format!("\"{}\"", Code::KeyNullable.as_str())
     );
-    assert_eq!(serde_json::to_string(&Scope::Installation).unwrap(), r#""installation""#);
+    let whole = Finding { table: None, ..finding };
+    assert!(serde_json::to_string(&whole).unwrap().contains(r#""table":null"#));
 }

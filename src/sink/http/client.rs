@@ -3,6 +3,7 @@
 
 use std::{fmt, fs, path::Path, sync::Arc, time::Duration};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{
     Client, Url,
@@ -163,6 +164,9 @@ impl Redactor {
         if let Ok(url) = Url::parse(settings.url.expose()) {
             texts.extend(url.password().map(str::to_owned));
             texts.extend(url.query().map(str::to_owned));
+            // As the header that the client makes of them.
+            let credentials = format!("{}:{}", url.username(), url.password().unwrap_or_default());
+            texts.push(STANDARD.encode(credentials));
             texts.push(url.path().to_owned());
         }
         for (_, value) in &settings.headers {

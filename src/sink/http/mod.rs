@@ -241,6 +241,7 @@ impl Sink for HttpSink {
     }
 
     async fn open(&self) -> Result<(), Failure> {
+        self.progress.doubt();
         self.client().await.map(|_| ())
     }
 

@@ -55,6 +55,11 @@ impl Progress {
         }
     }
 
+    /// Answers count no longer: the receiver may be another, or may have been emptied. Ids stay.
+    pub(super) fn doubt(&self) {
+        self.known().values_mut().for_each(|entry| entry.verdict = None);
+    }
+
     /// The delivery that these belong to is over.
     pub(super) fn finish(&self, keys: &[Key]) {
         let mut known = self.known();
@@ -76,6 +81,8 @@ mod tests {
         assert_eq!(progress.begin([1; 32]).0, id);
         progress.answered([1; 32], &Verdict::Taken(Vec::new()));
         assert_eq!(progress.begin([1; 32]), (id.clone(), Some(Verdict::Taken(Vec::new()))));
+        progress.doubt();
+        assert_eq!(progress.begin([1; 32]), (id.clone(), None));
         progress.finish(&[[1; 32]]);
         assert_ne!(progress.begin([1; 32]).0, id);
     }

@@ -15,6 +15,7 @@ use anyhow::{Result, bail};
 use super::Binaries;
 use super::database::{Database, connect};
 use crate::command::{is_root, run};
+use crate::wait::Pace;
 use crate::wait_for;
 
 /// Ends when the server ends. A word on standard input says how to stop it; the end of the input (the writer
@@ -245,13 +246,15 @@ impl Cluster {
         let client = connect(&self.url("postgres")).await?;
         client.execute("select pg_reload_conf()", &[]).await?;
         let description = format!("the setting {setting} to be {value:?}");
-        crate::wait_until(&description, STOP_DEADLINE, async || {
+        let mut pace = Pace::new(&description, STOP_DEADLINE);
+        loop {
             // A new session each time: what a session shows may lag behind.
             let client = connect(&self.url("postgres")).await?;
             let row = client.query_one("select current_setting($1)", &[&setting]).await?;
-            Ok(row.get::<_, String>(0) == value)
-        })
-        .await
+            if !pace.again(Ok(row.get::<_, String>(0) == value)).await? {
+                return Ok(());
+            }
+        }
     }
 
     /// A new database of its own for a test, from an empty template.

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use tokio_postgres::{Client, NoTls};
 
 use super::Cluster;
+use crate::wait::Pace;
 
 static NUMBER: AtomicU32 = AtomicU32::new(1);
 
@@ -52,12 +53,14 @@ impl Database {
                     where database = current_database() and active_pid is null";
         let left = "select count(*)::text from pg_replication_slots where database = current_database()";
         let client = self.connect().await?;
-        crate::wait_until("the slots to be dropped", std::time::Duration::from_secs(20), async || {
+        let drop_free = async || -> Result<bool> {
             client.query(held, &[]).await?;
             client.query(free, &[]).await?;
             Ok(client.query_one(left, &[]).await?.get::<_, String>(0) == "0")
-        })
-        .await
+        };
+        let mut pace = Pace::new("the slots to be dropped", std::time::Duration::from_secs(20));
+        while pace.again(drop_free().await).await? {}
+        Ok(())
     }
 }
 

@@ -1,0 +1,474 @@
+//! From `[[map]]` entries and what plugins say of themselves to mappings.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::{
+    model::{Description, EntityName, PluginKind, Revision},
+    pipeline::{Identity, Inputs, PluginStamp, RolloutPolicy, Route, Wanted},
+};
+
+use super::{
+    error::{ConfigError, Problem, did_you_mean, listed},
+    settings::{Config, MapEntry, MapPolicy, Place},
+};
+
+/// Entity → transform → sink and destination: the unit that has a version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// Its name: its identity in the state schema. Unique.
+    pub name: String,
+    /// The table.
+    pub entity: EntityName,
+    /// The name of the transform.
+    pub transform: String,
+    /// The name of the sink.
+    pub sink: String,
+    /// Where documents land in the sink unless they say otherwise.
+    pub destination: String,
+    /// The manual part of its version.
+    pub version: Option<String>,
+    /// What it does when things change or fail.
+    pub policy: MapPolicy,
+    /// Whether a patch release of its transform rebuilds it.
+    pub rederive_patch: bool,
+}
+
+impl Mapping {
+    /// This mapping as the rollout compares it, under a revision of its transform and what that says of itself.
+    #[must_use]
+    pub fn wanted(&self, revision: &Revision, description: &Description, sink_kind: &str) -> Wanted {
+        Wanted {
+            name: self.name.clone(),
+            identity: Identity {
+                route: Route {
+                    entity: self.entity.to_string(),
+                    sink: self.sink.clone(),
+                    sink_kind: sink_kind.to_owned(),
+                    destination: self.destination.clone(),
+                },
+                transform: PluginStamp {
+                    name: revision.name.clone(),
+                    version: revision.version.clone(),
+                    sha256: revision.sha256.clone(),
+                },
+                sink_plugin: None,
+                version_key: self.version.clone(),
+                inputs: Inputs::of(description),
+            },
+            policy: RolloutPolicy {
+                auto_backfill: self.policy.auto_backfill,
+                auto_backfill_on_version_change: self.policy.auto_backfill_on_version_change,
+                purge_on_change: self.policy.purge_on_change,
+                rederive_patch: self.rederive_patch,
+            },
+        }
+    }
+}
+
+/// What a config and a set of plugins come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mappings {
+    /// The mappings, those of the file in its order, then those that plugins declare.
+    pub mappings: Vec<Mapping>,
+    /// Sentences about plugins that do nothing, and why.
+    pub notices: Vec<String>,
+}
+
+/// Completes the `[[map]]` entries of a config from the descriptions of the plugins that were loaded. A
+/// transform that no entry names is mapped for each table it declares, when there is only one sink.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its place in the file: a plugin that is not there or is no transform, a
+/// table or destination that nobody names, two mappings of one name or with one destination.
+pub fn resolve_mappings(config: &Config, descriptions: &[Description]) -> Result<Mappings, ConfigError> {
+    let mut resolver =
+        Resolver { config, descriptions, problems: Vec::new(), found: Vec::new(), notices: Vec::new() };
+    resolver.check_plugins();
+    for entry in &config.maps {
+        resolver.entry(entry);
+    }
+    resolver.declared();
+    resolver.check_names();
+    resolver.check_destinations();
+    if resolver.found.is_empty() && resolver.problems.is_empty() {
+        resolver.nothing();
+    }
+    let Resolver { problems, found, notices, .. } = resolver;
+    if problems.is_empty() {
+        Ok(Mappings { mappings: found.into_iter().map(|(mapping, _)| mapping).collect(), notices })
+    } else {
+        Err(ConfigError { file: config.file.clone(), problems })
+    }
+}
+
+struct Resolver<'a> {
+    config: &'a Config,
+    descriptions: &'a [Description],
+    problems: Vec<Problem>,
+    found: Vec<(Mapping, Place)>,
+    notices: Vec<String>,
+}
+
+impl<'a> Resolver<'a> {
+    fn complain(&mut self, place: &Place, message: impl Into<String>) {
+        let message = message.into();
+        self.problems.push(Problem { position: place.position, key: place.key.clone(), message });
+    }
+
+    fn names(&self) -> impl Iterator<Item = &'a str> + use<'a> {
+        self.descriptions.iter().map(|description| description.name.as_str())
+    }
+
+    fn missing(&self, name: &str) -> String {
+        let hint = did_you_mean(name, self.names());
+        let dir = self.config.plugins.dir.display();
+        let all = if hint.is_empty() { format!("; there are {}", listed(self.names())) } else { hint };
+        format!("no plugin in {dir} has the name `{name}`{all}")
+    }
+
+    /// One name, one plugin; and each `[plugins.<name>]` is for a plugin that exists.
+    fn check_plugins(&mut self) {
+        let mut seen = BTreeSet::new();
+        for name in self.names() {
+            if !seen.insert(name) {
+                let dir = self.config.plugins.dir.display();
+                let message = format!("two plugins in {dir} have the name `{name}`; remove one");
+                self.complain(&Place::default(), message);
+            }
+        }
+        for (name, settings) in &self.config.plugins.named {
+            if !seen.contains(name.as_str()) {
+                let message = self.missing(name);
+                self.complain(&settings.place, message);
+            }
+        }
+    }
+
+    fn entry(&mut self, entry: &MapEntry) {
+        let Some(description) = self.descriptions.iter().find(|known| known.name == entry.transform) else {
+            let message = self.missing(&entry.transform);
+            return self.complain(&entry.transform_place, message);
+        };
+        if description.kind != PluginKind::Transform {
+            let message = format!("the plugin `{}` is a sink, not a transform", entry.transform);
+            return self.complain(&entry.transform_place, message);
+        }
+        let entities = match &entry.table {
+            Some(table) => vec![table.clone()],
+            None => match self.declared_tables(description, &entry.place) {
+                Some(tables) => tables,
+                None => return,
+            },
+        };
+        if entities.is_empty() {
+            let message =
+                format!("has no `table`, and the plugin `{}` declares none; add one", entry.transform);
+            return self.complain(&entry.place, message);
+        }
+        if entities.len() > 1 && entry.name.is_some() {
+            let message = format!(
+                "the plugin `{}` declares {} tables, which cannot share one `name`; write a [[map]] for each \
+                 table",
+                entry.transform,
+                entities.len()
+            );
+            return self.complain(&entry.place, message);
+        }
+        for entity in entities {
+            let mapping = self.mapping(description, entity, &entry.sink, Some(entry));
+            self.found.push((mapping, entry.place.clone()));
+        }
+    }
+
+    fn declared_tables(&mut self, description: &Description, place: &Place) -> Option<Vec<EntityName>> {
+        let mut entities = Vec::new();
+        for table in &description.tables {
+            match table.parse() {
+                Ok(entity) => entities.push(entity),
+                Err(_) => {
+                    let message = format!(
+                        "the plugin `{}` {} declares the table `{table}`, which is no name of a table; name \
+                         the table in a [[map]]",
+                        description.name, description.version
+                    );
+                    self.complain(place, message);
+                    return None;
+                }
+            }
+        }
+        Some(entities)
+    }
+
+    fn mapping(
+        &self,
+        description: &Description,
+        entity: EntityName,
+        sink: &str,
+        entry: Option<&MapEntry>,
+    ) -> Mapping {
+        let own = entry.and_then(|entry| entry.destination.clone());
+        let destination =
+            own.or_else(|| description.destination.clone()).unwrap_or_else(|| default_destination(&entity));
+        let name = entry.and_then(|entry| entry.name.clone());
+        Mapping {
+            name: name.unwrap_or_else(|| derived_name(&entity, &description.name, sink)),
+            entity,
+            transform: description.name.clone(),
+            sink: sink.to_owned(),
+            destination,
+            version: entry.and_then(|entry| entry.version.clone()),
+            policy: entry.map(|entry| entry.policy).unwrap_or_default(),
+            rederive_patch: self.config.plugins.of(&description.name).rederive_patch,
+        }
+    }
+
+    /// Transforms that no entry names: the tables that they declare.
+    fn declared(&mut self) {
+        let named: BTreeSet<_> = self.config.maps.iter().map(|entry| entry.transform.as_str()).collect();
+        for description in self.descriptions {
+            if description.kind != PluginKind::Transform || named.contains(description.name.as_str()) {
+                continue;
+            }
+            let plugin = format!("the plugin `{}` {}", description.name, description.version);
+            if description.tables.is_empty() {
+                self.notices
+                    .push(format!("{plugin} does nothing: no [[map]] names it, and it declares no tables"));
+                continue;
+            }
+            let sinks: Vec<_> = self.config.sinks.keys().map(String::as_str).collect();
+            let [sink] = sinks.as_slice() else {
+                self.notices.push(format!(
+                    "{plugin} does nothing: no [[map]] names it, and there are several sinks ({})",
+                    listed(sinks.iter().copied())
+                ));
+                continue;
+            };
+            for entity in self.declared_tables(description, &Place::default()).unwrap_or_default() {
+                let mapping = self.mapping(description, entity, sink, None);
+                self.found.push((mapping, Place::default()));
+            }
+        }
+    }
+
+    fn check_names(&mut self) {
+        let mut seen = BTreeSet::new();
+        let mut twice = Vec::new();
+        for (mapping, place) in &self.found {
+            if !seen.insert(mapping.name.as_str()) {
+                let message = format!(
+                    "two mappings have the name `{}`; give one of them a `name` of its own",
+                    mapping.name
+                );
+                twice.push((place.clone(), message));
+            }
+        }
+        for (place, message) in twice {
+            self.complain(&place, message);
+        }
+    }
+
+    /// Two mappings may share a destination only where both name their own ids, and neither empties it.
+    fn check_destinations(&mut self) {
+        let mut users: BTreeMap<(&str, &str), Vec<(&Mapping, &Place)>> = BTreeMap::new();
+        for (mapping, place) in &self.found {
+            users.entry((&mapping.sink, &mapping.destination)).or_default().push((mapping, place));
+        }
+        let names_ids = |mapping: &Mapping| {
+            self.descriptions.iter().any(|known| known.name == mapping.transform && known.names_ids)
+        };
+        let mut clashes = Vec::new();
+        for ((sink, destination), users) in users {
+            let [(first, _), .., (last, place)] = users.as_slice() else { continue };
+            let reason = if !users.iter().all(|(mapping, _)| names_ids(mapping)) {
+                "documents of the same key would overwrite each other"
+            } else if users.iter().any(|(mapping, _)| mapping.policy.purge_on_change) {
+                "purge_on_change of one would remove the documents of the other"
+            } else {
+                continue;
+            };
+            let message = format!(
+                "the mappings `{}` and `{}` both write to `{destination}` in the sink `{sink}`, where {reason}; \
+                 give one of them another `destination`",
+                first.name, last.name
+            );
+            clashes.push(((*place).clone(), message));
+        }
+        for (place, message) in clashes {
+            self.complain(&place, message);
+        }
+    }
+
+    fn nothing(&mut self) {
+        let dir = self.config.plugins.dir.display().to_string();
+        let mut message = if self.descriptions.is_empty() {
+            format!("there is nothing to do: {dir} holds no plugin")
+        } else {
+            "there is nothing to do: no [[map]] is written, and no plugin can work without one".to_owned()
+        };
+        for notice in &self.notices {
+            message.push_str("; ");
+            message.push_str(notice);
+        }
+        self.complain(&Place::default(), message);
+    }
+}
+
+/// The name of a mapping that has none of its own: readable, and the same as long as table, transform and
+/// sink are.
+fn derived_name(entity: &EntityName, transform: &str, sink: &str) -> String {
+    format!("{entity}:{transform}:{sink}")
+}
+
+/// The table's name; with its schema where that is not `public`, so that two tables of one name stay apart.
+fn default_destination(entity: &EntityName) -> String {
+    if entity.schema == "public" {
+        entity.table.clone()
+    } else {
+        format!("{}.{}", entity.schema, entity.table)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::model::Encoding;
+
+    use super::*;
+
+    fn describe(name: &str, tables: &[&str], destination: Option<&str>) -> Description {
+        Description {
+            name: name.to_owned(),
+            version: semver::Version::new(1, 4, 0),
+            kind: PluginKind::Transform,
+            encoding: Encoding::Json,
+            tables: tables.iter().map(|&table| table.to_owned()).collect(),
+            columns: None,
+            destination: destination.map(str::to_owned),
+            wants_deletes: false,
+            names_ids: false,
+            depends_on: Vec::new(),
+        }
+    }
+
+    fn config(text: &str) -> Config {
+        let user = |name: &str| (name == "USER").then(|| "ada".into());
+        super::super::parse("anabranch.toml", text, &user).unwrap()
+    }
+
+    const ONE_SINK: &str = "[sink.search]\nkind = \"null\"\n";
+    const TWO_SINKS: &str = "[sink.a]\nkind = \"null\"\n[sink.b]\nkind = \"null\"\n";
+
+    #[test]
+    fn a_dropped_plugin_works_alone() {
+        let found =
+            resolve_mappings(&config(ONE_SINK), &[describe("p", &["products"], Some("items"))]).unwrap();
+        let [mapping] = found.mappings.as_slice() else { panic!("{found:?}") };
+        assert_eq!(mapping.name, "public.products:p:search");
+        assert_eq!((mapping.sink.as_str(), mapping.destination.as_str()), ("search", "items"));
+        assert!(mapping.policy.auto_backfill && mapping.rederive_patch);
+    }
+
+    #[test]
+    fn an_entry_goes_before_what_is_declared() {
+        let text = format!(
+            "{ONE_SINK}[plugins.p]\nrederive = {{ patch = false }}\n[[map]]\ntransform = \"p\"\ntable = \"a.t\"\n\
+             destination = \"d\"\nversion = \"2\"\nauto_backfill = false\n"
+        );
+        let found = resolve_mappings(&config(&text), &[describe("p", &["products"], Some("items"))]).unwrap();
+        let [mapping] = found.mappings.as_slice() else { panic!("{found:?}") };
+        assert_eq!(mapping.entity, EntityName::new("a", "t"));
+        assert_eq!((mapping.destination.as_str(), mapping.version.as_deref()), ("d", Some("2")));
+        assert!(!mapping.policy.auto_backfill && !mapping.rederive_patch);
+    }
+
+    #[test]
+    fn c021_tables_of_one_name_in_two_schemas_stay_apart() {
+        let found =
+            resolve_mappings(&config(ONE_SINK), &[describe("p", &["a.items", "b.items"], None)]).unwrap();
+        let seen: Vec<_> = found
+            .mappings
+            .iter()
+            .map(|mapping| (mapping.name.as_str(), mapping.destination.as_str()))
+            .collect();
+        assert_eq!(seen, [("a.items:p:search", "a.items"), ("b.items:p:search", "b.items")]);
+    }
+
+    #[test]
+    fn a_plugin_that_cannot_be_mapped_is_told_of() {
+        let text = format!("{TWO_SINKS}[[map]]\ntransform = \"p\"\nsink = \"a\"\n");
+        let descriptions =
+            [describe("p", &["t"], None), describe("q", &["u"], None), describe("r", &[], None)];
+        let found = resolve_mappings(&config(&text), &descriptions).unwrap();
+        assert_eq!(found.mappings.len(), 1);
+        assert_eq!(found.notices.len(), 2, "{:?}", found.notices);
+        assert!(found.notices[0].contains("`q`") && found.notices[0].contains("several sinks"));
+    }
+
+    fn error(text: &str, descriptions: &[Description]) -> String {
+        resolve_mappings(&config(text), descriptions).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn errors_name_the_place_and_the_nearest_plugin() {
+        let text = format!("{ONE_SINK}[[map]]\ntransform = \"product-serach\"\n[plugins.prodct-search]\n");
+        let said = error(&text, &[describe("product-search", &["t"], None)]);
+        assert!(said.contains("anabranch.toml:4:13: map[0].transform: no plugin in"), "{said}");
+        assert!(said.contains("plugins.prodct-search: no plugin"), "{said}");
+        assert_eq!(said.matches("did you mean `product-search`?").count(), 2, "{said}");
+    }
+
+    #[test]
+    fn a_table_must_come_from_somewhere() {
+        let text = format!("{ONE_SINK}[[map]]\ntransform = \"p\"\n");
+        assert!(error(&text, &[describe("p", &[], None)]).contains("has no `table`"));
+        let named = format!("{text}name = \"n\"\n");
+        assert!(error(&named, &[describe("p", &["a", "b"], None)]).contains("cannot share one `name`"));
+        let bad = error(ONE_SINK, &[describe("p", &["a b"], None)]);
+        assert!(bad.contains("`p` 1.4.0 declares the table `a b`"), "{bad}");
+    }
+
+    #[test]
+    fn names_and_destinations_do_not_clash() {
+        let text = format!(
+            "{ONE_SINK}[[map]]\ntransform = \"p\"\ndestination = \"x\"\n\
+             [[map]]\ntransform = \"p\"\ndestination = \"y\"\n"
+        );
+        assert!(error(&text, &[describe("p", &["t"], None)]).contains("two mappings have the name"));
+        let shared = [describe("p", &["t"], Some("x")), describe("q", &["t"], Some("x"))];
+        assert!(error(ONE_SINK, &shared).contains("documents of the same key would overwrite each other"));
+        let naming = shared.map(|description| Description { names_ids: true, ..description });
+        assert_eq!(resolve_mappings(&config(ONE_SINK), &naming).unwrap().mappings.len(), 2);
+        let purging = format!("{ONE_SINK}[[map]]\ntransform = \"p\"\npurge_on_change = true\n");
+        assert!(error(&purging, &naming).contains("would remove the documents of the other"));
+    }
+
+    #[test]
+    fn what_is_wanted_has_all_that_makes_documents() {
+        let text = format!(
+            "{ONE_SINK}[[map]]\ntransform = \"p\"\nversion = \"2\"\npurge_on_change = true\n\
+             [plugins.p]\nrederive = {{ patch = false }}\n"
+        );
+        let description = describe("p", &["t"], Some("d"));
+        let found = resolve_mappings(&config(&text), std::slice::from_ref(&description)).unwrap();
+        let revision = Revision {
+            name: "p".into(),
+            version: semver::Version::new(1, 4, 0),
+            sha256: "ab".into(),
+            interface: "anabranch:plugin@1.0.0".into(),
+        };
+        let wanted = found.mappings[0].wanted(&revision, &description, "null");
+        assert_eq!(wanted.name, "public.t:p:search");
+        assert_eq!(wanted.identity.version_text(), "1.4.0 (2)");
+        assert_eq!(wanted.identity.route.entity, "public.t");
+        assert!(wanted.policy.purge_on_change && !wanted.policy.rederive_patch);
+    }
+
+    #[test]
+    fn nothing_to_do_is_an_error() {
+        assert!(error(ONE_SINK, &[]).contains("holds no plugin"));
+        assert!(error(TWO_SINKS, &[describe("p", &["t"], None)]).contains("several sinks"));
+        let sink = Description { kind: PluginKind::Sink, ..describe("s", &[], None) };
+        let text = format!("{ONE_SINK}[[map]]\ntransform = \"s\"\ntable = \"t\"\n");
+        assert!(error(&text, &[sink]).contains("is a sink, not a transform"));
+    }
+}

@@ -1,0 +1,294 @@
+//! The config as it is meant: every value checked, every default filled in.
+//!
+//! What is secret is a [`Secret`], whose `Debug` shows nothing of it, so that a whole [`Config`] may be
+//! logged.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::{
+    model::{EntityName, Secret},
+    plugin::{GuestLimits, HostSettings},
+    postgres::ConnectSettings,
+    sink::SinkSettings,
+};
+
+/// A config file whose every value is usable. Whether what it names exists is for others to find out.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The file it came from, as it was named.
+    pub file: PathBuf,
+    /// `[source]`
+    pub source: SourceSettings,
+    /// `[plugins]`
+    pub plugins: PluginsSettings,
+    /// The `[sink.<name>]` tables by name; at least one.
+    pub sinks: BTreeMap<String, SinkSettings>,
+    /// The `[[map]]` entries in their order; what they leave out is completed by
+    /// [`resolve_mappings`](super::resolve_mappings).
+    pub maps: Vec<MapEntry>,
+    /// `[backfill]`
+    pub backfill: BackfillSettings,
+    /// `[pipeline]`
+    pub pipeline: PipelineSettings,
+    /// `[log]`
+    pub log: LogSettings,
+}
+
+/// `[source]`: the database and how to listen to it.
+#[derive(Clone, Debug)]
+pub struct SourceSettings {
+    /// How to connect: `url`, completed by the `PG*` variables of the environment.
+    pub connect: ConnectSettings,
+    /// The replication slot: also the installation's name.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// Whether the publication is created and altered to fit the mappings.
+    pub manage_publication: bool,
+    /// How often the position is told to the server at the least.
+    pub status_interval: Duration,
+    /// How long the server may say nothing until the link counts as dead.
+    pub silence_limit: Duration,
+    /// How often an idle source is written a heartbeat, so that the slot moves.
+    pub heartbeat_interval: Duration,
+}
+
+/// `[plugins]`: where plugins are and what they may use.
+#[derive(Clone, Debug)]
+pub struct PluginsSettings {
+    /// The folder of `.wasm` files.
+    pub dir: PathBuf,
+    /// The folder of compiled code.
+    pub cache_dir: PathBuf,
+    /// What a plugin may use unless its own table says otherwise.
+    pub limits: PluginLimits,
+    /// The `[plugins.<name>]` tables by name.
+    pub named: BTreeMap<String, PluginSettings>,
+}
+
+impl PluginsSettings {
+    /// The settings of the plugin host.
+    #[must_use]
+    pub fn host_settings(&self) -> HostSettings {
+        HostSettings {
+            cache_dir: Some(self.cache_dir.clone()),
+            memory_limit: self.limits.memory,
+            call_deadline: self.limits.call_deadline,
+            max_output_bytes: self.limits.max_output,
+            instances: self.limits.instances,
+            named: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.limits.guest())).collect(),
+            ..HostSettings::default()
+        }
+    }
+
+    /// The settings of a plugin, whether it has a table or not.
+    #[must_use]
+    pub fn of(&self, plugin: &str) -> PluginSettings {
+        self.named.get(plugin).cloned().unwrap_or_else(|| PluginSettings {
+            limits: self.limits.clone(),
+            config: BTreeMap::new(),
+            rederive_patch: true,
+            place: Place::default(),
+        })
+    }
+}
+
+impl PluginSettings {
+    /// What the plugin is told, in clear: for the plugin room alone.
+    #[must_use]
+    pub fn guest_config(&self) -> BTreeMap<String, String> {
+        self.config.iter().map(|(key, value)| (key.clone(), value.expose().to_owned())).collect()
+    }
+}
+
+/// What a plugin may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginLimits {
+    /// Linear memory of one instance, in bytes.
+    pub memory: usize,
+    /// How long one call may take.
+    pub call_deadline: Duration,
+    /// How much one call may answer, in bytes.
+    pub max_output: usize,
+    /// How many instances may run side by side.
+    pub instances: usize,
+}
+
+impl PluginLimits {
+    fn guest(&self) -> GuestLimits {
+        GuestLimits {
+            memory_limit: self.memory,
+            call_deadline: self.call_deadline,
+            max_output_bytes: self.max_output,
+            instances: self.instances,
+        }
+    }
+}
+
+/// `[plugins.<name>]`: one plugin's own settings.
+#[derive(Clone, Debug)]
+pub struct PluginSettings {
+    /// What it may use.
+    pub limits: PluginLimits,
+    /// What it is told through the `config` interface.
+    pub config: BTreeMap<String, Secret>,
+    /// Whether a patch release rebuilds, as any other version does.
+    pub rederive_patch: bool,
+    pub(super) place: Place,
+}
+
+/// Where something stands in the file, for errors that are found after the file was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) position: Option<(usize, usize)>,
+    pub(super) key: String,
+}
+
+/// One `[[map]]`, as far as the file says it.
+#[derive(Clone, Debug)]
+pub struct MapEntry {
+    /// Its name, where it has one of its own.
+    pub name: Option<String>,
+    /// The table, unless the plugin's declared tables are meant.
+    pub table: Option<EntityName>,
+    /// The name of the transform.
+    pub transform: String,
+    /// The name of the sink: one of [`Config::sinks`].
+    pub sink: String,
+    /// Where its documents land, unless the plugin's declared destination is meant.
+    pub destination: Option<String>,
+    /// The manual part of its version.
+    pub version: Option<String>,
+    /// What to do when things change or fail.
+    pub policy: MapPolicy,
+    pub(super) place: Place,
+    pub(super) transform_place: Place,
+}
+
+/// What a mapping does when things change or fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MapPolicy {
+    /// Whether a mapping that is seen for the first time is backfilled.
+    pub auto_backfill: bool,
+    /// Whether a change of version is followed by a backfill.
+    pub auto_backfill_on_version_change: bool,
+    /// Whether the destination is emptied before such a backfill.
+    pub purge_on_change: bool,
+    /// What happens to a change that cannot be processed.
+    pub on_failure: OnFailure,
+}
+
+impl Default for MapPolicy {
+    fn default() -> Self {
+        Self {
+            auto_backfill: true,
+            auto_backfill_on_version_change: true,
+            purge_on_change: false,
+            on_failure: OnFailure::Halt,
+        }
+    }
+}
+
+/// What happens to a change that cannot be processed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnFailure {
+    /// The mapping stops, keeps the slot and tries again with backoff; nothing is skipped.
+    Halt,
+}
+
+/// `[backfill]`: how existing rows are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackfillSettings {
+    /// Rows of a chunk at the most.
+    pub chunk_size: u32,
+    /// Bytes of a chunk at the most; pages shrink to fit.
+    pub max_chunk_bytes: usize,
+    /// Bytes of chunks in flight.
+    pub prefetch_bytes: usize,
+    /// Tables that are read at the same time.
+    pub max_concurrent: usize,
+}
+
+/// `[pipeline]`: how changes move from the stream to the sinks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PipelineSettings {
+    /// Changes of a batch, about.
+    pub batch_rows: usize,
+    /// Bytes of a batch, about.
+    pub batch_bytes: usize,
+    /// Bytes that may wait for one mapping.
+    pub queue_bytes: usize,
+}
+
+/// `[log]`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogSettings {
+    /// Text for people or JSON for machines.
+    pub format: LogFormat,
+    /// What is worth a line.
+    pub level: LogLevel,
+}
+
+/// The form of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// The least that is logged; later ones log more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LogLevel {
+    /// What stops work.
+    Error,
+    /// What needs attention.
+    Warn,
+    /// What happened.
+    Info,
+    /// Why it happened.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    /// All levels, from the quietest, with their words.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("error", Self::Error),
+        ("warn", Self::Warn),
+        ("info", Self::Info),
+        ("debug", Self::Debug),
+        ("trace", Self::Trace),
+    ];
+
+    /// The level's word.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
+impl Config {
+    /// The directory that relative paths start from: the file's own.
+    #[must_use]
+    pub fn base(&self) -> &Path {
+        base_of(&self.file)
+    }
+}
+
+/// The directory of a file; the current one where it has none.
+pub(super) fn base_of(file: &Path) -> &Path {
+    file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}

@@ -1,0 +1,182 @@
+//! Replies in MessagePack (`wit/v1/payload-msgpack.md`).
+
+use super::reply::{Answers, Problem, ReplyProblem, guest_failure};
+use crate::{
+    model::{EmittedDocument, FailureClass},
+    plugin::json,
+};
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+/// A str or bin: its span in the reply.
+type Span = (usize, usize);
+
+impl<'a> Reader<'a> {
+    fn fail<T>(&self, problem: &str) -> Result<T, ReplyProblem> {
+        Err(ReplyProblem::at(self.at, problem))
+    }
+
+    #[inline]
+    fn take(&mut self, len: usize) -> Result<&'a [u8], ReplyProblem> {
+        let Some(taken) = self.bytes.get(self.at..).and_then(|rest| rest.get(..len)) else {
+            return self.fail("it ends too early");
+        };
+        self.at += len;
+        Ok(taken)
+    }
+
+    #[inline]
+    fn byte(&mut self) -> Result<u8, ReplyProblem> {
+        Ok(self.take(1)?[0])
+    }
+
+    #[inline]
+    fn length(&mut self, width: usize) -> Result<usize, ReplyProblem> {
+        Ok(self.take(width)?.iter().fold(0, |length, &byte| length << 8 | usize::from(byte)))
+    }
+
+    #[inline]
+    fn array(&mut self) -> Result<usize, ReplyProblem> {
+        match self.byte()? {
+            short @ 0x90..=0x9f => Ok(usize::from(short & 15)),
+            0xdc => self.length(2),
+            0xdd => self.length(4),
+            _ => {
+                self.at -= 1;
+                self.fail("expected an array")
+            }
+        }
+    }
+
+    #[inline]
+    fn small(&mut self) -> Result<u64, ReplyProblem> {
+        match self.byte()? {
+            small @ 0..=0x7f => Ok(u64::from(small)),
+            marker @ (0xcc..=0xcf | 0xd0..=0xd3) => {
+                let width = 1 << ((marker - 0xcc) % 4);
+                Ok(self.length(width)? as u64)
+            }
+            _ => {
+                self.at -= 1;
+                self.fail("expected an outcome's tag: 0, 1, 2 or 3")
+            }
+        }
+    }
+
+    /// A str or bin; none for nil.
+    #[inline]
+    fn bytes(&mut self) -> Result<Option<Span>, ReplyProblem> {
+        let len = match self.byte()? {
+            0xc0 => return Ok(None),
+            short @ 0xa0..=0xbf => usize::from(short & 31),
+            0xc4 | 0xd9 => self.length(1)?,
+            0xc5 | 0xda => self.length(2)?,
+            0xc6 | 0xdb => self.length(4)?,
+            _ => {
+                self.at -= 1;
+                return self.fail("expected a str or bin");
+            }
+        };
+        let start = self.at;
+        self.take(len)?;
+        Ok(Some((start, len)))
+    }
+
+    fn text(&mut self) -> Result<&'a str, ReplyProblem> {
+        let start = self.at;
+        let Some((from, len)) = self.bytes()? else { return Err(ReplyProblem::at(start, "expected a str")) };
+        std::str::from_utf8(&self.bytes[from..from + len]).map_err(|_| ReplyProblem::at(from, "not UTF-8"))
+    }
+}
+
+/// Reads a whole reply.
+pub(super) fn read(reply: &[u8], answers: &mut Answers<'_>) -> Result<(), ReplyProblem> {
+    answers.begin(reply.len())?;
+    let mut reader = Reader { bytes: reply, at: 0 };
+    let count = reader.array()?;
+    answers.announce(count)?;
+    for _ in 0..count {
+        outcome(&mut reader, answers)?;
+    }
+    if reader.at < reply.len() {
+        return reader.fail("something follows the outcomes");
+    }
+    Ok(())
+}
+
+#[inline]
+fn outcome(reader: &mut Reader<'_>, answers: &mut Answers<'_>) -> Result<(), ReplyProblem> {
+    let start = reader.at;
+    let len = reader.array()?;
+    if len == 0 {
+        return Err(ReplyProblem::at(start, "an outcome is an array that begins with its tag"));
+    }
+    match (reader.small()?, len) {
+        (0, 2) => emit(reader, answers),
+        (1, 1) => answers.delete(),
+        (2, 1) => answers.skip(),
+        (3, 4) => {
+            let class_at = reader.at;
+            let class = match reader.text()? {
+                "retry" => FailureClass::Retry,
+                "poison" => FailureClass::Poison,
+                "fatal" => FailureClass::Fatal,
+                _ => return Err(ReplyProblem::at(class_at, "expected `retry`, `poison` or `fatal`")),
+            };
+            let code = reader.text()?;
+            answers.failed(guest_failure(class, code, reader.text()?))
+        }
+        _ => Err(ReplyProblem::at(start, "no outcome has this tag and length")),
+    }
+}
+
+#[inline]
+fn emit(reader: &mut Reader<'_>, answers: &mut Answers<'_>) -> Result<(), ReplyProblem> {
+    let first = answers.begin_emit();
+    let mut problem = None;
+    for _ in 0..reader.array()? {
+        let start = reader.at;
+        if reader.array()? != 3 {
+            return Err(ReplyProblem::at(start, "a document is an array of id, destination and body"));
+        }
+        let id = reader.bytes()?;
+        let destination = reader.bytes()?;
+        let start = reader.at;
+        let Some(body) = reader.bytes()? else { return Err(ReplyProblem::at(start, "expected a document")) };
+        if problem.is_none() {
+            problem = document(reader.bytes, id, destination, body)
+                .and_then(|document| answers.document(first, document).map_or(Ok(()), Err))
+                .err();
+        }
+    }
+    answers.end_emit(first, reader.bytes, problem)
+}
+
+#[inline]
+fn document(
+    reply: &[u8],
+    id: Option<Span>,
+    destination: Option<Span>,
+    body: Span,
+) -> Result<EmittedDocument, Problem> {
+    let narrow = |(start, len): Span| -> (u32, u32) {
+        // `begin` refused replies beyond 32 bits.
+        (u32::try_from(start).unwrap_or(u32::MAX), u32::try_from(len).unwrap_or(u32::MAX))
+    };
+    let text = |(start, len): Span, what: &'static str| {
+        std::str::from_utf8(&reply[start..start + len]).map_err(|_| Problem::Utf8(what))
+    };
+    if let Some(id) = id
+        && text(id, "an id")?.is_empty()
+    {
+        return Err(Problem::EmptyId);
+    }
+    if let Some(destination) = destination {
+        text(destination, "a destination")?;
+    }
+    json::validate(text(body, "a document")?)?;
+    Ok(EmittedDocument { id: id.map(narrow), destination: destination.map(narrow), body: narrow(body) })
+}

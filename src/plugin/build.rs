@@ -1,0 +1,284 @@
+//! `plugin build`: from a Rust project to a component.
+//!
+//! Cargo links for wasm32-unknown-unknown; what comes out (a core module with the interface in a custom section,
+//! or a component where the linker is `wasm-component-ld`) becomes a component, is judged as at load, and is
+//! written by rename. Blocks; honours `RUSTC` and all of cargo's own settings.
+
+use std::{
+    env,
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde::Deserialize;
+
+use super::artifact::{Refusal, Shape, judge};
+
+const TARGET: &str = "wasm32-unknown-unknown";
+
+/// What to build.
+#[derive(Clone, Debug, Default)]
+pub struct BuildOptions {
+    /// The project's folder: that of its Cargo.toml.
+    pub project: PathBuf,
+    /// The folder to write `<name>.wasm` to; the project's own `dist` if none.
+    pub out: Option<PathBuf>,
+    /// The file to write, in place of `<name>.wasm` in `out`.
+    pub output: Option<PathBuf>,
+    /// Cargo features to build with.
+    pub features: Vec<String>,
+    /// Settings of the environment for cargo, beside this process's own.
+    pub environment: Vec<(String, OsString)>,
+}
+
+/// A component was built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub size: usize,
+    /// What its names say of it.
+    pub shape: Shape,
+}
+
+/// A component could not be built.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    /// No project.
+    #[error("{} has no Cargo.toml; give the folder of a plugin's Rust project", .0.display())]
+    NoProject(PathBuf),
+    /// A program is missing.
+    #[error("`{program}` cannot be run: {problem}; install Rust from https://rustup.rs")]
+    Program {
+        /// The program.
+        program: String,
+        /// What is wrong.
+        problem: io::Error,
+    },
+    /// The standard library for the target is missing.
+    #[error("this Rust cannot build for {TARGET} yet: run `rustup target add {TARGET}`")]
+    NoTarget,
+    /// Cargo said why, on standard error.
+    #[error("cargo could not build {}; see above", .0.display())]
+    Cargo(PathBuf),
+    /// Nothing that could be a component came out.
+    #[error("{} built no `cdylib`; add `[lib]` with `crate-type = [\"cdylib\"]` to its Cargo.toml", .0.display())]
+    NoLibrary(PathBuf),
+    /// The linked module has no interface.
+    #[error("{} became no component: {problem}; does it `export!` a transform?", project.display())]
+    NoComponent {
+        /// The project.
+        project: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// It became a component that no host would load.
+    #[error("what {} became is no plugin: {refusal}", project.display())]
+    Refused {
+        /// The project.
+        project: PathBuf,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The file system said no.
+    #[error("{}: {problem}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong.
+        problem: io::Error,
+    },
+}
+
+/// Builds a plugin and writes `<name>.wasm`. Cargo's messages go to standard error.
+///
+/// # Errors
+/// See [`BuildError`]; nothing is written then.
+pub fn build(options: &BuildOptions) -> Result<Built, BuildError> {
+    let project = &options.project;
+    let manifest = project.join("Cargo.toml");
+    let manifest = manifest.canonicalize().map_err(|_| BuildError::NoProject(project.clone()))?;
+    let toolchain = Toolchain::find()?;
+    let linked = run_cargo(options, &manifest, &toolchain)?;
+    let module =
+        fs::read(&linked.path).map_err(|problem| BuildError::Io { path: linked.path.clone(), problem })?;
+    let component = componentize(&module)
+        .map_err(|problem| BuildError::NoComponent { project: project.clone(), problem })?;
+    let shape =
+        judge(&component).map_err(|refusal| BuildError::Refused { project: project.clone(), refusal })?;
+    let path = options.output.clone().unwrap_or_else(|| {
+        let out = options.out.clone().unwrap_or_else(|| project.join("dist"));
+        out.join(format!("{}.wasm", linked.package))
+    });
+    write(&path, &component).map_err(|problem| BuildError::Io { path: path.clone(), problem })?;
+    Ok(Built { path, size: component.len(), shape })
+}
+
+/// By rename, so that a running host never sees half of it.
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(directory)?;
+    let file = tempfile::Builder::new()
+        .prefix(".building-")
+        .permissions(fs::Permissions::from_mode(0o644))
+        .tempfile_in(directory)?;
+    fs::write(file.path(), bytes)?;
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}
+
+/// A component of a linked module; a component as it is.
+fn componentize(module: &[u8]) -> Result<Vec<u8>, String> {
+    if judge(module) != Err(Refusal::CoreModule) {
+        return Ok(module.to_vec());
+    }
+    let encoder = wit_component::ComponentEncoder::default().validate(true).module(module);
+    encoder.and_then(|mut encoder| encoder.encode()).map_err(|error| format!("{error:#}"))
+}
+
+/// The compiler that cargo will use, and a linker for it.
+struct Toolchain {
+    linker: Option<PathBuf>,
+}
+
+fn output(program: &str, arguments: &[&str]) -> Result<String, BuildError> {
+    let output = Command::new(program)
+        .args(arguments)
+        .stderr(Stdio::null())
+        .output()
+        .map_err(|problem| BuildError::Program { program: program.to_owned(), problem })?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// A compiler's own linker for WebAssembly, where it came with one.
+fn own_linker(rustc: &str) -> Result<Option<PathBuf>, BuildError> {
+    let version = output(rustc, &["-vV"])?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).unwrap_or_default().to_owned();
+    let sysroot = PathBuf::from(output(rustc, &["--print", "sysroot"])?);
+    let linker = sysroot.join("lib/rustlib").join(host).join("bin/rust-lld");
+    Ok(linker.is_file().then_some(linker))
+}
+
+impl Toolchain {
+    fn find() -> Result<Self, BuildError> {
+        let rustc = env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+        let libraries = PathBuf::from(output(&rustc, &["--print", "target-libdir", "--target", TARGET])?);
+        let installed = fs::read_dir(&libraries).is_ok_and(|mut files| files.next().is_some());
+        if !installed {
+            return Err(BuildError::NoTarget);
+        }
+        // A distribution's compiler may come without the linker; the one of the ordinary toolchain does as well.
+        let named = env::var_os("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER").is_some();
+        let linker = match own_linker(&rustc)? {
+            None if !named => own_linker("rustc")?,
+            _ => None,
+        };
+        Ok(Self { linker })
+    }
+}
+
+/// What cargo linked.
+struct Linked {
+    package: String,
+    path: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct Message {
+    reason: String,
+    #[serde(default)]
+    manifest_path: PathBuf,
+    #[serde(default)]
+    package_id: String,
+    #[serde(default)]
+    target: Target,
+    #[serde(default)]
+    filenames: Vec<PathBuf>,
+}
+
+#[derive(Default, Deserialize)]
+struct Target {
+    name: String,
+    crate_types: Vec<String>,
+}
+
+fn run_cargo(options: &BuildOptions, manifest: &Path, toolchain: &Toolchain) -> Result<Linked, BuildError> {
+    let cargo = env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let mut command = Command::new(&cargo);
+    command
+        .args(["build", "--release", "--target", TARGET, "--message-format", "json-render-diagnostics"])
+        .arg("--manifest-path")
+        .arg(manifest)
+        .envs(options.environment.iter().map(|(key, value)| (key, value)))
+        .stderr(Stdio::inherit());
+    if !options.features.is_empty() {
+        command.arg("--features").arg(options.features.join(","));
+    }
+    if let Some(linker) = &toolchain.linker {
+        command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
+    }
+    let output = command.output().map_err(|problem| BuildError::Program { program: cargo, problem })?;
+    if !output.status.success() {
+        return Err(BuildError::Cargo(options.project.clone()));
+    }
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let messages = stdout.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
+    messages
+        .filter(|message| message.reason == "compiler-artifact" && message.manifest_path == manifest)
+        .filter(|message| message.target.crate_types.iter().any(|kind| kind == "cdylib"))
+        .find_map(|message| {
+            let path = message.filenames.iter().find(|path| path.extension().is_some_and(|e| e == "wasm"))?;
+            Some(Linked { package: package_name(&message), path: path.clone() })
+        })
+        .ok_or_else(|| BuildError::NoLibrary(options.project.clone()))
+}
+
+/// The package's name, of a package id such as `path+file:///a/b#name@1.0.0` or `path+file:///a/name#1.0.0`.
+fn package_name(message: &Message) -> String {
+    let (path, fragment) = message.package_id.rsplit_once('#').unwrap_or((&message.package_id, ""));
+    let name = match fragment.split_once('@') {
+        Some((name, _)) => name,
+        None => path.rsplit('/').next().unwrap_or_default(),
+    };
+    if name.is_empty() { message.target.name.replace('_', "-") } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn package_ids_name_packages() {
+        for (id, name) in [
+            ("path+file:///a/product-search#1.0.0", "product-search"),
+            ("path+file:///a/b#product-search@1.0.0", "product-search"),
+            ("", "my-plugin"),
+        ] {
+            let message = Message {
+                reason: String::new(),
+                manifest_path: PathBuf::new(),
+                package_id: id.to_owned(),
+                target: Target { name: "my_plugin".to_owned(), crate_types: vec![] },
+                filenames: vec![],
+            };
+            assert_eq!(package_name(&message), name, "{id}");
+        }
+    }
+
+    #[test]
+    fn a_module_without_an_interface_becomes_no_plugin() {
+        let component = componentize(b"\0asm\x01\0\0\0").unwrap();
+        assert_eq!(judge(&component), Err(Refusal::OtherInterface { exports: vec![] }));
+    }
+
+    #[test]
+    fn a_folder_without_a_project_is_named() {
+        let options = BuildOptions { project: PathBuf::from("/nowhere"), ..BuildOptions::default() };
+        assert!(build(&options).unwrap_err().to_string().contains("/nowhere has no Cargo.toml"));
+    }
+}

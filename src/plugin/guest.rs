@@ -1,0 +1,134 @@
+//! One instance of a component: a store of its own, with its limits.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
+
+use super::{
+    abi::v1::{Exports, Instance},
+    fault::FaultKind,
+    host::{
+        config::Settings,
+        log::{LogGate, clean},
+    },
+    limits::{LimitError, Limits},
+};
+use crate::model::{Failure, Lsn, Revision};
+
+/// How long after the deadline the outer timer waits for the epoch to do its work: it is for host calls, which
+/// epochs do not stop.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// What host functions see of the call that they run in.
+pub(super) struct GuestState {
+    pub(super) limits: Limits,
+    /// None in the sandbox of `describe`: its log lines go nowhere.
+    pub(super) revision: Option<Arc<Revision>>,
+    pub(super) entity: Arc<str>,
+    pub(super) lsn: Lsn,
+    pub(super) settings: Settings,
+    pub(super) log: Arc<LogGate>,
+    deadline: Instant,
+}
+
+impl GuestState {
+    pub(super) fn new(memory_limit: usize, settings: Settings, log: Arc<LogGate>) -> Self {
+        let limits = Limits::new(memory_limit);
+        let (entity, deadline) = (Arc::from(""), Instant::now());
+        Self { limits, revision: None, entity, lsn: Lsn::ZERO, settings, log, deadline }
+    }
+
+    pub(super) fn with_revision(mut self, revision: Arc<Revision>) -> Self {
+        self.revision = Some(revision);
+        self
+    }
+}
+
+/// An instance that may be called.
+pub(super) struct Guest {
+    store: Store<GuestState>,
+    instance: Instance,
+    born: Instant,
+    calls: u32,
+}
+
+impl Guest {
+    /// Makes a fresh instance.
+    pub(super) async fn new(
+        engine: &Engine,
+        exports: &Exports,
+        state: GuestState,
+        deadline: Duration,
+    ) -> Result<Self, FaultKind> {
+        let mut store = Store::new(engine, state);
+        store.limiter(|state| &mut state.limits);
+        store.epoch_deadline_callback(|context| {
+            let over = Instant::now() >= context.data().deadline;
+            Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
+        });
+        arm(&mut store, deadline);
+        let made = tokio::time::timeout(deadline + GRACE, Instance::new(&mut store, exports)).await;
+        let instance = made.map_err(|_| FaultKind::Deadline(deadline))?.map_err(|error| {
+            match classify(&error, deadline) {
+                FaultKind::Trap(problem) => FaultKind::Instantiate(problem),
+                other => other,
+            }
+        })?;
+        Ok(Self { store, instance, born: Instant::now(), calls: 0 })
+    }
+
+    /// Whether it may go on serving.
+    pub(super) fn is_fresh(&self, calls: u32, age: Duration) -> bool {
+        self.calls < calls && self.born.elapsed() < age
+    }
+
+    pub(super) fn settings(&self) -> &Settings {
+        &self.store.data().settings
+    }
+
+    /// One call. After an error this instance is to be thrown away: it may hold anything.
+    pub(super) async fn transform(
+        &mut self,
+        entity: &Arc<str>,
+        lsn: Lsn,
+        request: &[u8],
+        deadline: Duration,
+    ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
+        self.calls += 1;
+        let state = self.store.data_mut();
+        state.entity.clone_from(entity);
+        state.lsn = lsn;
+        arm(&mut self.store, deadline);
+        let call = self.instance.transform(&mut self.store, request);
+        match tokio::time::timeout(deadline + GRACE, call).await {
+            Ok(reply) => reply.map_err(|error| classify(&error, deadline)),
+            Err(_) => Err(FaultKind::Deadline(deadline)),
+        }
+    }
+}
+
+fn arm(store: &mut Store<GuestState>, deadline: Duration) {
+    store.data_mut().deadline = Instant::now() + deadline;
+    store.set_epoch_deadline(1);
+}
+
+/// What an error of wasmtime means.
+pub(super) fn classify(error: &wasmtime::Error, deadline: Duration) -> FaultKind {
+    if let Some(limit) = error.downcast_ref::<LimitError>() {
+        return FaultKind::Memory(limit.clone());
+    }
+    let mut problem = clean(&error.root_cause().to_string());
+    let frames = error.downcast_ref::<WasmBacktrace>().map(WasmBacktrace::frames).unwrap_or_default();
+    let names: Vec<_> = frames.iter().filter_map(|frame| frame.func_name()).take(3).collect();
+    if !names.is_empty() {
+        problem = format!("{problem}, in {}", clean(&names.join(" < ")));
+    }
+    match error.downcast_ref::<Trap>() {
+        Some(Trap::Interrupt) => FaultKind::Deadline(deadline),
+        Some(Trap::StackOverflow) => FaultKind::Stack(problem),
+        _ => FaultKind::Trap(problem),
+    }
+}

@@ -1,0 +1,4 @@
+//! What guests are offered: one file a capability.
+
+pub(super) mod config;
+pub(super) mod log;

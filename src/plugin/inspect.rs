@@ -1,0 +1,131 @@
+//! `plugin inspect`: what a file is, in words, whether or not it can be loaded.
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use super::{
+    PluginError, PluginHost,
+    artifact::{judge, sha256},
+    load::{Examined, read},
+};
+use crate::model::{Description, Encoding, PluginKind};
+
+/// What a file is.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inspection {
+    /// The file.
+    pub path: PathBuf,
+    /// Its size in bytes.
+    pub size: usize,
+    /// Of its bytes, lower-case hex.
+    pub sha256: String,
+    /// Whether this host can run it.
+    pub loadable: bool,
+    /// `ok`, or why it cannot be loaded.
+    pub verdict: String,
+    /// `transform` or `sink`.
+    pub kind: Option<&'static str>,
+    /// The interface it was built against.
+    pub interface: Option<String>,
+    /// The interfaces that it imports: what it asks for.
+    pub imports: Vec<String>,
+    /// The interfaces that it exports.
+    pub exports: Vec<String>,
+    /// What it says of itself.
+    pub description: Option<Described>,
+}
+
+/// What a plugin says of itself, for people and programs.
+#[derive(Clone, Debug, Serialize)]
+pub struct Described {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// How batches cross.
+    pub encoding: Encoding,
+    /// The tables that it is meant for.
+    pub tables: Vec<String>,
+    /// The columns that it reads; none means all.
+    pub columns: Option<Vec<String>>,
+    /// Where its documents land.
+    pub destination: Option<String>,
+    /// Whether deletes come to it.
+    pub wants_deletes: bool,
+    /// Whether it names its own document ids.
+    pub names_ids: bool,
+    /// Other tables that its documents depend on.
+    pub depends_on: Vec<String>,
+    /// What built it.
+    pub sdk: Option<String>,
+    /// Keys of its description that this host does not know.
+    pub unknown: Vec<String>,
+}
+
+impl PluginHost {
+    /// Looks at a file. Compiles it where its names fit, and calls `describe`.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    pub fn inspect(&self, path: &Path) -> Result<Inspection, PluginError> {
+        let bytes = read(path)?;
+        let mut inspection = Inspection {
+            path: path.to_owned(),
+            size: bytes.len(),
+            sha256: sha256(&bytes),
+            loadable: false,
+            verdict: String::new(),
+            kind: None,
+            interface: None,
+            imports: Vec::new(),
+            exports: Vec::new(),
+            description: None,
+        };
+        match judge(&bytes) {
+            Err(refusal) => inspection.verdict = refusal.to_string(),
+            Ok(shape) => {
+                inspection.kind = Some(match shape.kind {
+                    PluginKind::Transform => "transform",
+                    PluginKind::Sink => "sink",
+                });
+                inspection.interface = Some(shape.interface);
+                inspection.imports = shape.imports;
+                inspection.exports = shape.exports;
+                self.look_inside(path, &bytes, &mut inspection);
+            }
+        }
+        Ok(inspection)
+    }
+
+    fn look_inside(&self, path: &Path, bytes: &[u8], inspection: &mut Inspection) {
+        let Examined { component, shape, described } = match self.examine(path, bytes) {
+            Ok(examined) => examined,
+            Err(error) => {
+                inspection.verdict = error.to_string();
+                return;
+            }
+        };
+        drop(component);
+        let Description { name, version, encoding, tables, columns, .. } = described.description.clone();
+        let Description { destination, wants_deletes, names_ids, depends_on, .. } = described.description;
+        inspection.loadable = shape.kind == PluginKind::Transform;
+        inspection.verdict = match shape.kind {
+            PluginKind::Transform => "ok".to_owned(),
+            PluginKind::Sink => "a sink; this version of Anabranch does not run sink plugins yet".to_owned(),
+        };
+        inspection.description = Some(Described {
+            name,
+            version: version.to_string(),
+            encoding,
+            tables,
+            columns,
+            destination,
+            wants_deletes,
+            names_ids,
+            depends_on,
+            sdk: described.sdk,
+            unknown: described.unknown,
+        });
+    }
+}

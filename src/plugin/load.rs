@@ -1,0 +1,319 @@
+//! From a file to a plugin that can be called.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use tracing::warn;
+use wasmtime::{Store, component::Component};
+
+use super::{
+    PluginHost, Transform,
+    abi::v1,
+    artifact::{ReadError, Refusal, Shape, judge, read_stable, sha256},
+    cache::CacheGuard,
+    describe::{self, DescribeError, Described},
+    engine::HostSettings,
+    guest::{GuestState, classify},
+    host::log::LogGate,
+    pool::Pool,
+};
+use crate::model::{Description, EntityName, PluginKind, Revision};
+
+/// How long `describe` may take.
+const DESCRIBE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// A plugin could not be loaded. Nothing else is harmed.
+#[derive(Debug, thiserror::Error)]
+pub enum PluginError {
+    /// The engine does not work on this machine.
+    #[error("guests cannot run on this machine: {0}")]
+    Engine(String),
+    /// The cache directory is of no use.
+    #[error("the compile cache {} cannot be used: {problem}; set `[plugins] cache_dir` to a directory that can be written", directory.display())]
+    Cache {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The directory of plugins cannot be listed.
+    #[error("the directory of plugins {} cannot be read: {problem}; make it, or set `[plugins] dir`", directory.display())]
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The file cannot be read.
+    #[error("plugin {}: {problem}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: ReadError,
+    },
+    /// The file is no plugin that this host can load.
+    #[error("plugin {}: {refusal}", path.display())]
+    Refused {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// It has the right names, but does not fit or cannot be compiled.
+    #[error("plugin {}: it does not fit this host's {interface}: {problem}; rebuild it with the SDK of that version", path.display())]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// The interface.
+        interface: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// `describe` crashed, looped or took too much memory.
+    #[error("plugin {}: `describe` failed: {problem}", path.display())]
+    DescribeCall {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// `describe` said what it must not.
+    #[error("plugin {}: {problem}", path.display())]
+    Describe {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: DescribeError,
+    },
+    /// It says that it is another kind than its exports make it.
+    #[error("plugin {}: it describes itself as a {said}, but exports a {exports}", path.display())]
+    Kind {
+        /// The file.
+        path: PathBuf,
+        /// The kind that it says.
+        said: &'static str,
+        /// The kind that it is.
+        exports: &'static str,
+    },
+    /// A sink, which this host does not run yet.
+    #[error("plugin {}: {name} {version} is a sink; this version of Anabranch runs transforms, and has its sinks built in", path.display())]
+    Sink {
+        /// The file.
+        path: PathBuf,
+        /// Its name.
+        name: String,
+        /// Its version.
+        version: semver::Version,
+    },
+    /// Two files with one name.
+    #[error("plugin {}: its name {name} is also that of {}; remove one of them", path.display(), other.display())]
+    Duplicate {
+        /// The file.
+        path: PathBuf,
+        /// The name.
+        name: String,
+        /// The other file.
+        other: PathBuf,
+    },
+}
+
+/// A loaded plugin. Cheap to clone; its instances go with the last clone.
+#[derive(Clone)]
+pub struct Plugin {
+    /// Name, version, bytes and interface.
+    pub revision: Arc<Revision>,
+    /// What it says of itself.
+    pub description: Arc<Description>,
+    /// Where it was loaded from. The file is not needed any more.
+    pub path: Arc<Path>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    pool: Pool,
+    settings: HostSettings,
+}
+
+impl std::fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plugin")
+            .field("revision", &self.revision)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Plugin {
+    /// This plugin at work on an entity, with a mapping's settings.
+    #[must_use]
+    pub fn transform(&self, entity: &EntityName, settings: BTreeMap<String, String>) -> Transform {
+        Transform::new(self.clone(), entity, settings)
+    }
+
+    pub(super) fn pool(&self) -> &Pool {
+        &self.shared.pool
+    }
+
+    pub(super) fn settings(&self) -> &HostSettings {
+        &self.shared.settings
+    }
+}
+
+/// A component that was compiled and asked what it is, but not made ready to run.
+pub(super) struct Examined {
+    pub(super) component: Component,
+    pub(super) shape: Shape,
+    pub(super) described: Described,
+}
+
+fn kind_word(kind: PluginKind) -> &'static str {
+    match kind {
+        PluginKind::Transform => "transform",
+        PluginKind::Sink => "sink",
+    }
+}
+
+impl PluginHost {
+    /// Loads a transform: reads the file, judges its names, compiles it (or takes it from the cache) and calls
+    /// `describe`. Takes up to seconds of CPU; call it where blocking is fine.
+    ///
+    /// # Errors
+    /// The file is no transform that this host can run; the error names it and says what to do.
+    pub fn load(&self, path: &Path) -> Result<Plugin, PluginError> {
+        let bytes = read(path)?;
+        let Examined { component, shape, described } = self.examine(path, &bytes)?;
+        let description = described.description;
+        if shape.kind == PluginKind::Sink {
+            let (name, version) = (description.name, description.version);
+            return Err(PluginError::Sink { path: path.to_owned(), name, version });
+        }
+        if !described.unknown.is_empty() {
+            let keys = described.unknown.join(", ");
+            warn!(plugin = description.name, keys, "`describe` has keys that this host does not know");
+        }
+        let ready = self.inner.linker.instantiate_pre(&component).and_then(v1::prepare);
+        let exports = ready.map_err(|error| shape_error(path, &shape, &error))?;
+        let revision = Arc::new(Revision {
+            name: description.name.clone(),
+            version: description.version.clone(),
+            sha256: sha256(&bytes),
+            interface: shape.interface,
+        });
+        let settings = self.inner.settings.of(&description.name);
+        let pool = Pool::new(self.inner.engine.clone(), exports, Arc::clone(&revision), &settings);
+        let shared = Arc::new(Shared { pool, settings });
+        Ok(Plugin { revision, description: Arc::new(description), path: Arc::from(path), shared })
+    }
+
+    /// Loads every `*.wasm` of a directory, in the order of their names. One that fails stops no other; two of
+    /// one name both fail.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn scan(&self, directory: &Path) -> Result<Vec<(PathBuf, Result<Plugin, PluginError>)>, PluginError> {
+        let mut loaded: Vec<_> = list(directory)?
+            .into_iter()
+            .map(|path| {
+                let plugin = self.load(&path);
+                (path, plugin)
+            })
+            .collect();
+        refuse_duplicates(&mut loaded);
+        Ok(loaded)
+    }
+
+    pub(super) fn examine(&self, path: &Path, bytes: &[u8]) -> Result<Examined, PluginError> {
+        let shape =
+            judge(bytes).map_err(|refusal| PluginError::Refused { path: path.to_owned(), refusal })?;
+        let compile = || Component::from_binary(&self.inner.engine, bytes);
+        let compiled = match &self.inner.cache {
+            Some(cache) => CacheGuard::around(cache, compile),
+            None => compile(),
+        };
+        let component = compiled.map_err(|error| shape_error(path, &shape, &error))?;
+        let text = self.describe(path, &shape, &component)?;
+        let described = describe::parse(&text)
+            .map_err(|problem| PluginError::Describe { path: path.to_owned(), problem })?;
+        let said = described.description.kind;
+        if said != shape.kind {
+            let (said, exports) = (kind_word(said), kind_word(shape.kind));
+            return Err(PluginError::Kind { path: path.to_owned(), said, exports });
+        }
+        if shape.kind == PluginKind::Sink {
+            let ready = self.inner.linker.instantiate_pre(&component).and_then(v1::prepare_sink);
+            ready.map_err(|error| shape_error(path, &shape, &error))?;
+        }
+        Ok(Examined { component, shape, described })
+    }
+
+    /// Calls `describe` in a store without settings, log or anything else, on this thread.
+    fn describe(&self, path: &Path, shape: &Shape, component: &Component) -> Result<String, PluginError> {
+        let inner = &self.inner;
+        inner.linker.instantiate_pre(component).map_err(|error| shape_error(path, shape, &error))?;
+        let state = GuestState::new(inner.settings.most_memory(), Arc::default(), Arc::new(LogGate::new()));
+        let mut store = Store::new(&inner.engine, state);
+        store.limiter(|state| &mut state.limits);
+        store.epoch_deadline_trap();
+        store.set_epoch_deadline(Self::ticks(DESCRIBE_DEADLINE));
+        v1::describe(&mut store, component, &inner.linker).map_err(|error| {
+            let problem = match classify(&error, DESCRIBE_DEADLINE) {
+                super::FaultKind::Deadline(limit) => format!("it did not return within {limit:?} (fixed)"),
+                other => other.to_string(),
+            };
+            PluginError::DescribeCall { path: path.to_owned(), problem }
+        })
+    }
+}
+
+fn shape_error(path: &Path, shape: &Shape, error: &wasmtime::Error) -> PluginError {
+    PluginError::Shape {
+        path: path.to_owned(),
+        interface: shape.interface.clone(),
+        problem: format!("{error:#}"),
+    }
+}
+
+pub(super) fn read(path: &Path) -> Result<Vec<u8>, PluginError> {
+    read_stable(path).map_err(|problem| PluginError::Read { path: path.to_owned(), problem })
+}
+
+/// The `*.wasm` files of a directory (links are followed), in the order of their names. Hidden ones are not
+/// looked at: tools copy to such names first.
+pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, PluginError> {
+    let problem = |error: std::io::Error| PluginError::Directory {
+        directory: directory.to_owned(),
+        problem: error.to_string(),
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory).map_err(problem)? {
+        let path = entry.map_err(problem)?.path();
+        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if !hidden && path.extension().is_some_and(|extension| extension == "wasm") && !path.is_dir() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn refuse_duplicates(loaded: &mut [(PathBuf, Result<Plugin, PluginError>)]) {
+    let mut by_name: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (at, (_, plugin)) in loaded.iter().enumerate() {
+        if let Ok(plugin) = plugin {
+            by_name.entry(plugin.revision.name.clone()).or_default().push(at);
+        }
+    }
+    for (name, places) in by_name.into_iter().filter(|(_, places)| places.len() > 1) {
+        for (turn, &at) in places.iter().enumerate() {
+            let other = loaded[places[usize::from(turn == 0)]].0.clone();
+            let path = loaded[at].0.clone();
+            loaded[at].1 = Err(PluginError::Duplicate { path, name: name.clone(), other });
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The guest: WebAssembly components that turn rows into documents.
+//!
+//! [`PluginHost`] loads components ([`artifact`] gives the verdict from their import and export names before
+//! anything is instantiated), and [`Transform::call`] sends changes through them. Each call has limits on time,
+//! memory, output and log lines; after a trap, a passed deadline or a cancelled call the instance is thrown
+//! away.
+//!
+//! Guarantees: a guest can harm nothing but its own calls; what it answers is validated before anybody else
+//! sees it (one outcome for each change, documents are JSON, no id twice in one outcome); every error names the
+//! plugin, and a fault the entity and the positions too.
+//! Must never: grant a guest what the configuration does not, trust a guest's bytes, or name generated bindings
+//! outside of `abi`.
+
+mod abi;
+pub mod artifact;
+pub mod build;
+mod cache;
+mod describe;
+mod engine;
+mod fault;
+mod guest;
+mod host;
+mod inspect;
+mod json;
+mod limits;
+mod load;
+mod pool;
+mod transform;
+pub mod watch;
+
+pub use engine::{GuestLimits, HostSettings, PluginHost};
+pub use fault::{FaultKind, PluginFault};
+pub use inspect::Inspection;
+pub use load::{Plugin, PluginError};
+pub use transform::Transform;

@@ -1,0 +1,109 @@
+//! The instances of one revision: a bounded number, reused, recycled by age.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+use wasmtime::Engine;
+
+use super::{
+    abi::v1::Exports,
+    engine::HostSettings,
+    fault::FaultKind,
+    guest::{Guest, GuestState},
+    host::{config::Settings, log::LogGate},
+};
+use crate::model::Revision;
+
+/// Instances of one revision. At most as many live as may run at once.
+pub(super) struct Pool {
+    engine: Engine,
+    exports: Exports,
+    revision: Arc<Revision>,
+    log: Arc<LogGate>,
+    running: Semaphore,
+    idle: Mutex<Vec<Guest>>,
+    instances: usize,
+    memory_limit: usize,
+    deadline: Duration,
+    recycle: (u32, Duration),
+}
+
+impl Pool {
+    pub(super) fn new(
+        engine: Engine,
+        exports: Exports,
+        revision: Arc<Revision>,
+        settings: &HostSettings,
+    ) -> Self {
+        Self {
+            engine,
+            exports,
+            revision,
+            log: Arc::new(LogGate::new()),
+            running: Semaphore::new(settings.instances.max(1)),
+            idle: Mutex::new(Vec::new()),
+            instances: settings.instances.max(1),
+            memory_limit: settings.memory_limit,
+            deadline: settings.call_deadline,
+            recycle: (settings.recycle_after_calls, settings.recycle_after),
+        }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Guest>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a place and takes an instance that served these settings, or makes one.
+    pub(super) async fn lease(&self, settings: &Settings) -> Result<Lease<'_>, FaultKind> {
+        // The semaphore is never closed.
+        let permit =
+            self.running.acquire().await.map_err(|error| FaultKind::Instantiate(error.to_string()))?;
+        let found = self.take_idle(settings);
+        let guest = match found {
+            Some(guest) => guest,
+            None => {
+                let state = GuestState::new(self.memory_limit, Arc::clone(settings), Arc::clone(&self.log))
+                    .with_revision(Arc::clone(&self.revision));
+                Guest::new(&self.engine, &self.exports, state, self.deadline).await?
+            }
+        };
+        Ok(Lease { pool: self, guest, _permit: permit })
+    }
+
+    fn take_idle(&self, settings: &Settings) -> Option<Guest> {
+        let mut idle = self.idle();
+        idle.retain(|guest| guest.is_fresh(self.recycle.0, self.recycle.1));
+        let same = |guest: &Guest| Arc::ptr_eq(guest.settings(), settings) || guest.settings() == settings;
+        if let Some(at) = idle.iter().rposition(same) {
+            return Some(idle.swap_remove(at));
+        }
+        // Of other mappings' instances, so many go that there is room for one more.
+        let running = self.instances - self.running.available_permits();
+        idle.truncate(self.instances - running.min(self.instances));
+        None
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.log.close(&self.revision);
+    }
+}
+
+/// An instance, for one call. Dropped without [`Lease::give_back`] (after a fault, or because the call was
+/// cancelled) it takes the instance with it.
+pub(super) struct Lease<'a> {
+    pool: &'a Pool,
+    pub(super) guest: Guest,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Lease<'_> {
+    /// The call went well: the instance may serve again.
+    pub(super) fn give_back(self) {
+        self.pool.idle().push(self.guest);
+    }
+}

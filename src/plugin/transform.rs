@@ -1,0 +1,268 @@
+//! Calls of a transform: from changes to outcomes.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use super::{
+    Plugin,
+    abi::v1::{Answers, Projection, ReplyLimits, ReplyProblem, Request, read_reply},
+    fault::{FaultKind, PluginFault},
+    host::config::Settings,
+};
+use crate::model::{
+    Change, ChangeBatch, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Outcome, Outcomes,
+    Relation,
+};
+
+/// Culprits after which a batch is given up: the plugin, not a change, is broken.
+const CULPRITS: usize = 16;
+
+/// A plugin at work on one entity, with the settings of one mapping. Calls may run at the same time.
+#[derive(Debug)]
+pub struct Transform {
+    plugin: Plugin,
+    entity: Arc<str>,
+    settings: Settings,
+    /// The columns for the relation that was seen last.
+    projection: Mutex<Option<(Arc<Relation>, Arc<Projection>)>>,
+    buffers: Mutex<Vec<Buffers>>,
+}
+
+/// What is reused from call to call.
+#[derive(Debug, Default)]
+struct Buffers {
+    request: Vec<u8>,
+    id: Vec<u8>,
+}
+
+/// A request that was written: how far it reaches, and the host's own answers between.
+struct Written {
+    to: usize,
+    sent: usize,
+    host: Vec<(u32, Outcome)>,
+}
+
+/// Buffers above this size are not kept.
+const KEEP: usize = 4 << 20;
+
+impl Transform {
+    pub(super) fn new(plugin: Plugin, entity: &EntityName, settings: BTreeMap<String, String>) -> Self {
+        Self {
+            plugin,
+            entity: Arc::from(entity.to_string()),
+            settings: Arc::new(settings),
+            projection: Mutex::default(),
+            buffers: Mutex::default(),
+        }
+    }
+
+    /// The plugin.
+    #[must_use]
+    pub fn plugin(&self) -> &Plugin {
+        &self.plugin
+    }
+
+    /// Answers the changes at `selection` (indexes into the batch's changes, ascending): one outcome for each,
+    /// in order.
+    ///
+    /// What does not reach the guest is answered here: a delete that it does not want with
+    /// [`Outcome::Delete`], a truncate with [`Outcome::Skip`], and a change with a value that cannot be read
+    /// with [`Outcome::Failed`]. A key update is one change: removing the old id is the caller's business. Large
+    /// selections and versions of the relation are split into several calls.
+    ///
+    /// May be cancelled: the instance that was running is thrown away.
+    ///
+    /// # Errors
+    /// A call failed as a whole; nothing of the selection is answered. See
+    /// [`PluginFault::may_be_one_change`] and [`Transform::call_isolating`].
+    pub async fn call(&self, batch: &ChangeBatch, selection: &[u32]) -> Result<Outcomes, PluginFault> {
+        let mut outcomes = Outcomes::default();
+        outcomes.outcomes.reserve(selection.len());
+        self.call_range(batch, selection, 0, selection.len(), &mut outcomes).await?;
+        Ok(outcomes)
+    }
+
+    /// The same, but a call that fails as a whole is split until the culprit is alone, which then is
+    /// [`Outcome::Failed`].
+    ///
+    /// # Errors
+    /// The fault is none of a single change (it may work later, or never for any), or more than a handful of
+    /// changes are culprits.
+    pub async fn call_isolating(
+        &self,
+        batch: &ChangeBatch,
+        selection: &[u32],
+    ) -> Result<Outcomes, PluginFault> {
+        let mut outcomes = Outcomes::default();
+        let mut culprits = 0;
+        // Ranges of positions yet to be answered, the next one last.
+        let mut ranges = vec![(0, selection.len())];
+        while let Some((from, to)) = ranges.pop() {
+            let kept = (outcomes.outcomes.len(), outcomes.documents.len(), outcomes.bytes.len());
+            let Err(fault) = self.call_range(batch, selection, from, to, &mut outcomes).await else {
+                continue;
+            };
+            outcomes.outcomes.truncate(kept.0);
+            outcomes.documents.truncate(kept.1);
+            outcomes.bytes.truncate(kept.2);
+            let blamed = fault.positions();
+            if fault.may_be_one_change() {
+                let middle = blamed.start + blamed.len() / 2;
+                ranges.push((blamed.end, to));
+                ranges.push((middle, blamed.end));
+                ranges.push((blamed.start, middle));
+                ranges.push((from, blamed.start));
+            } else if fault.class() == FailureClass::Poison && blamed.len() == 1 && culprits < CULPRITS {
+                culprits += 1;
+                self.call_range(batch, selection, from, blamed.start, &mut outcomes).await?;
+                outcomes.outcomes.push(Outcome::Failed(fault.to_failure()));
+                ranges.push((blamed.end, to));
+            } else {
+                return Err(fault);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    async fn call_range(
+        &self,
+        batch: &ChangeBatch,
+        selection: &[u32],
+        mut from: usize,
+        to: usize,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), PluginFault> {
+        let mut buffers =
+            self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        while from < to {
+            from = self.call_once(batch, &selection[..to], from, &mut buffers, outcomes).await?;
+        }
+        if buffers.request.capacity() <= KEEP {
+            self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffers);
+        }
+        Ok(())
+    }
+
+    /// One call of the guest, from a position on; gives the position after it.
+    async fn call_once(
+        &self,
+        batch: &ChangeBatch,
+        selection: &[u32],
+        from: usize,
+        buffers: &mut Buffers,
+        outcomes: &mut Outcomes,
+    ) -> Result<usize, PluginFault> {
+        let position_of = |at: usize| batch.transaction(&batch.changes[selection[at] as usize]).commit_lsn;
+        let fault = |to: usize, kind: FaultKind| {
+            let lsn = (position_of(from), position_of(to - 1));
+            let revision = Arc::clone(&self.plugin.revision);
+            PluginFault::new(revision, Arc::clone(&self.entity), lsn, (from, to), kind)
+        };
+        let written = self.write(batch, selection, from, buffers).map_err(|kind| fault(from + 1, kind))?;
+        if written.sent == 0 {
+            outcomes.outcomes.extend(written.host.into_iter().map(|(_, outcome)| outcome));
+            return Ok(written.to);
+        }
+        let to = written.to;
+        let reply =
+            self.exchange(&buffers.request, position_of(from)).await.map_err(|kind| fault(to, kind))?;
+        let settings = self.plugin.settings();
+        let limits = ReplyLimits { bytes: settings.max_output_bytes, documents: settings.max_documents };
+        let mut answers = Answers::new(outcomes, limits, written.sent, written.host);
+        read_reply(self.encoding(), reply, &mut answers)
+            .map_err(|problem| fault(to, self.reply_fault(problem, written.sent)))?;
+        Ok(to)
+    }
+
+    fn encoding(&self) -> Encoding {
+        self.plugin.description.encoding
+    }
+
+    fn reply_fault(&self, problem: ReplyProblem, changes: usize) -> FaultKind {
+        let encoding = match self.encoding() {
+            Encoding::Msgpack => "msgpack",
+            Encoding::Json => "json",
+        };
+        match problem {
+            ReplyProblem::Malformed { at, problem } => FaultKind::BadReply { at, problem, encoding },
+            ReplyProblem::Count { outcomes } => FaultKind::OutcomeCount { changes, outcomes },
+            ReplyProblem::TooLarge { bytes } => {
+                FaultKind::OutputTooLarge { bytes, limit: self.plugin.settings().max_output_bytes }
+            }
+        }
+    }
+
+    async fn exchange(&self, request: &[u8], lsn: Lsn) -> Result<Vec<u8>, FaultKind> {
+        let mut lease = self.plugin.pool().lease(&self.settings).await?;
+        let deadline = self.plugin.settings().call_deadline;
+        let reply = lease.guest.transform(&self.entity, lsn, request, deadline).await?;
+        lease.give_back();
+        reply.map_err(FaultKind::Guest)
+    }
+
+    fn projection(&self, relation: &Arc<Relation>) -> Result<Arc<Projection>, FaultKind> {
+        let mut known = self.projection.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((same, projection)) = &*known
+            && Arc::ptr_eq(same, relation)
+        {
+            return Ok(Arc::clone(projection));
+        }
+        let declared = self.plugin.description.columns.as_deref();
+        let projection = Projection::new(relation, declared).map_err(|column| {
+            let names: Vec<_> = relation.columns.iter().map(|column| column.name.as_str()).collect();
+            FaultKind::MissingColumn { column, table: names.join(", ") }
+        })?;
+        let projection = Arc::new(projection);
+        *known = Some((Arc::clone(relation), Arc::clone(&projection)));
+        Ok(projection)
+    }
+
+    /// Writes changes from a position on: as many as one call takes.
+    fn write(
+        &self,
+        batch: &ChangeBatch,
+        selection: &[u32],
+        from: usize,
+        buffers: &mut Buffers,
+    ) -> Result<Written, FaultKind> {
+        let settings = self.plugin.settings();
+        let change_at = |at: usize| &batch.changes[selection[at] as usize];
+        let index = change_at(from).relation;
+        let relation = batch.relation(change_at(from));
+        let projection = self.projection(relation)?;
+        let Buffers { request, id } = buffers;
+        let mut request = Request::begin(self.encoding(), relation, &projection, batch.origin, request, id);
+        let mut host = Vec::new();
+        let mut at = from;
+        while at < selection.len() && change_at(at).relation == index {
+            let sent = request.count();
+            if sent as usize >= settings.batch_changes || (sent > 0 && request.len() >= settings.batch_bytes)
+            {
+                break;
+            }
+            let change = change_at(at);
+            if let Some(outcome) = self.answered_here(change) {
+                host.push((sent, outcome));
+            } else if let Err(unsendable) = request.push(batch, change, &projection) {
+                let message =
+                    format!("column `{}` of {}: {}", unsendable.column, self.entity, unsendable.error);
+                let failure = Failure::new(FailureClass::Poison, "undecodable-value", message);
+                host.push((sent, Outcome::Failed(failure)));
+            }
+            at += 1;
+        }
+        let sent = request.count() as usize;
+        request.finish();
+        Ok(Written { to: at, sent, host })
+    }
+
+    fn answered_here(&self, change: &Change) -> Option<Outcome> {
+        match change.operation {
+            Operation::Truncate => Some(Outcome::Skip),
+            Operation::Delete if !self.plugin.description.wants_deletes => Some(Outcome::Delete),
+            _ => None,
+        }
+    }
+}

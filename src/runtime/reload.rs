@@ -1,0 +1,90 @@
+//! The plugins of the directory: loaded at start, and again whenever their content changes.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{
+    config::Config,
+    model::Description,
+    plugin::{Plugin, PluginError, PluginHost, watch::Watcher},
+};
+
+/// The plugins that could be loaded, by name, and what is wrong with the others.
+#[derive(Clone, Debug, Default)]
+pub struct PluginSet {
+    /// The plugins that work.
+    pub plugins: BTreeMap<String, Plugin>,
+    /// One sentence for each file that does not.
+    pub problems: Vec<String>,
+}
+
+impl PluginSet {
+    /// Loads every plugin of the configured directory; compiling blocks a thread of its own.
+    ///
+    /// # Errors
+    /// The directory cannot be listed. A file that does not load is one of [`PluginSet::problems`].
+    pub async fn load(host: &PluginHost, config: &Config) -> Result<Self, PluginError> {
+        let (host, dir) = (host.clone(), config.plugins.dir.clone());
+        let scan = tokio::task::spawn_blocking(move || host.scan(&dir)).await;
+        let loaded = scan.map_err(|error| PluginError::Engine(format!("loading plugins: {error}")))??;
+        let mut set = Self::default();
+        for (_, plugin) in loaded {
+            match plugin {
+                Ok(plugin) => {
+                    set.plugins.insert(plugin.revision.name.clone(), plugin);
+                }
+                Err(error) => set.problems.push(error.to_string()),
+            }
+        }
+        Ok(set)
+    }
+
+    /// What the plugins say of themselves.
+    #[must_use]
+    pub fn descriptions(&self) -> Vec<Description> {
+        self.plugins.values().map(|plugin| (*plugin.description).clone()).collect()
+    }
+}
+
+/// How often the directory is looked at where events do not come (network file systems).
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Loads the directory again whenever its content changes, and tells. Runs until `shutdown` is cancelled.
+pub(super) async fn watch(
+    host: PluginHost,
+    config: Arc<Config>,
+    changed: mpsc::Sender<Arc<PluginSet>>,
+    shutdown: CancellationToken,
+) {
+    let watching = async {
+        let dir = config.plugins.dir.display();
+        let mut watcher = match Watcher::new(&config.plugins.dir, POLL_INTERVAL) {
+            Ok(watcher) => watcher,
+            Err(error) => {
+                warn!(%dir, %error, "the plugin directory cannot be watched; restart to load changes");
+                return;
+            }
+        };
+        loop {
+            watcher.changed().await;
+            let set = match PluginSet::load(&host, &config).await {
+                Ok(set) => set,
+                Err(error) => {
+                    warn!(%dir, %error, "the plugin directory cannot be read; what ran before goes on");
+                    continue;
+                }
+            };
+            for problem in &set.problems {
+                warn!("a plugin was not taken up, what ran before goes on: {problem}");
+            }
+            info!(%dir, plugins = set.plugins.len(), "the plugin directory changed");
+            if changed.send(Arc::new(set)).await.is_err() {
+                return;
+            }
+        }
+    };
+    shutdown.run_until_cancelled(watching).await;
+}

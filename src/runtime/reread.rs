@@ -1,0 +1,108 @@
+//! Reads rows again by their keys, where the stream sent them without an unchanged TOASTed value.
+//!
+//! Waits until the change is visible, by the same exact test that the backfill uses: a row that is read
+//! before its transaction is visible would be an older one.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use tokio::sync::Mutex;
+use tracing::warn;
+
+use crate::{
+    model::{ChangeBatch, EntityName, Failure, FailureClass, Relation, Snapshot},
+    pipeline::{complete, incomplete},
+    plugin::Transform,
+    postgres::{ConnectSettings, Error, Reread, SnapshotReader},
+};
+
+/// How soon a reading that came too early is repeated.
+const AGAIN: Duration = Duration::from_millis(20);
+
+/// Completes rows, on one connection that all lanes of a term share.
+#[derive(Debug)]
+pub(super) struct Rereader {
+    settings: ConnectSettings,
+    publication: String,
+    connection: Mutex<Connection>,
+}
+
+#[derive(Debug, Default)]
+struct Connection {
+    reader: Option<SnapshotReader>,
+    warned: HashSet<EntityName>,
+}
+
+impl Rereader {
+    pub(super) fn new(settings: ConnectSettings, publication: String) -> Self {
+        Self { settings, publication, connection: Mutex::default() }
+    }
+
+    /// The batch and selection with complete rows; as they were, where nothing is missing.
+    pub(super) async fn complete(
+        &self,
+        batch: &Arc<ChangeBatch>,
+        selection: &[u32],
+        transform: &Transform,
+    ) -> Result<(Arc<ChangeBatch>, Vec<u32>), Failure> {
+        let needed = transform.plugin().description.columns.as_deref();
+        let missing = incomplete(batch, selection, needed);
+        if missing.is_empty() {
+            return Ok((Arc::clone(batch), selection.to_vec()));
+        }
+        let Some(relation) = missing.first().map(|&index| batch.relation(&batch.changes[index as usize]))
+        else {
+            return Ok((Arc::clone(batch), selection.to_vec()));
+        };
+        let keys: Vec<_> = missing.iter().filter_map(|&index| key_texts(batch, index)).collect();
+        let mut connection = self.connection.lock().await;
+        let fresh = loop {
+            let read = self.read(&mut connection, relation, &keys).await.map_err(|error| {
+                let message = format!("rows with unchanged TOASTed values could not be read again: {error}");
+                Failure::new(FailureClass::Retry, "toast-reread", message)
+            })?;
+            if sees_all(&read.snapshot, batch, &missing) {
+                break read.batch;
+            }
+            tokio::time::sleep(AGAIN).await;
+        };
+        let (batch, selection) = complete(batch, selection, &missing, &fresh);
+        Ok((Arc::new(batch), selection))
+    }
+
+    async fn read(
+        &self,
+        connection: &mut Connection,
+        relation: &Relation,
+        keys: &[Vec<String>],
+    ) -> Result<Reread, Error> {
+        let mut reader = match connection.reader.take() {
+            Some(reader) => reader,
+            None => SnapshotReader::open(&self.settings, self.publication.as_str()).await?,
+        };
+        if connection.warned.insert(relation.name.clone()) {
+            warn!(
+                entity = %relation.name,
+                "updates come without their unchanged large values, so those rows are read again; \
+                 `alter table {} replica identity full` avoids it",
+                relation.name,
+            );
+        }
+        let read = reader.reread(&relation.name, keys).await?;
+        connection.reader = Some(reader);
+        Ok(read)
+    }
+}
+
+fn sees_all(snapshot: &Snapshot, batch: &ChangeBatch, missing: &[u32]) -> bool {
+    let xid = |&index: &u32| batch.transaction(&batch.changes[index as usize]).xid;
+    missing.iter().all(|index| snapshot.sees(xid(index)))
+}
+
+/// The key of a change's new row, as text.
+fn key_texts(batch: &ChangeBatch, index: u32) -> Option<Vec<String>> {
+    let change = &batch.changes[index as usize];
+    let relation = batch.relation(change);
+    let row = batch.row(change.new?);
+    let text = |&at: &usize| row.text(at).and_then(|text| String::from_utf8(text.to_vec()).ok());
+    relation.key.iter().map(text).collect()
+}

@@ -1,0 +1,120 @@
+//! Terms, one after the other: what a broken connection, a restarted server or a lost lock ends is begun
+//! again, with backoff.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::{
+    config::Config,
+    pipeline::{Backoff, NextAttempt, RetryPolicy},
+    plugin::PluginHost,
+    sink,
+};
+
+use super::{
+    error::{RunError, TermError},
+    outlet::Outlet,
+    reload::{self, PluginSet},
+    term::{self, Context, Ended},
+};
+
+/// A term that lasted this long was a good one: the next failure is the first again.
+const GOOD_TERM: Duration = Duration::from_secs(60);
+/// From half a second doubling to half a minute.
+const TERMS: RetryPolicy = RetryPolicy::doubling(Duration::from_millis(500), Duration::from_secs(30));
+
+/// Runs an installation until `shutdown` is cancelled.
+///
+/// # Errors
+/// What cannot be cured by trying again, before the first term began: a config that cannot work, a source
+/// that is not ready. Later on everything is tried again, and `status` shows it.
+pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
+    let settings = config.source.connect.clone();
+    let host = PluginHost::new(host_settings(&config))?;
+    let plugins = PluginSet::load(&host, &config).await?;
+    if !plugins.problems.is_empty() {
+        return Err(RunError::Plugins(plugins.problems));
+    }
+    let sinks = build_sinks(&config)?;
+    let (changed, mut reloads) = mpsc::channel(1);
+    let context = Context { config: Arc::new(config), settings, sinks };
+    let watching = tokio::spawn(reload::watch(host, Arc::clone(&context.config), changed, shutdown.clone()));
+    let ended = terms(&context, Arc::new(plugins), &mut reloads, &shutdown).await;
+    watching.abort();
+    for (name, sink) in &context.sinks {
+        if let Err(failure) = sink.close().await {
+            warn!(sink = name, %failure, "did not close in good order");
+        }
+    }
+    ended
+}
+
+async fn terms(
+    context: &Context,
+    mut plugins: Arc<PluginSet>,
+    reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+    shutdown: &CancellationToken,
+) -> Result<(), RunError> {
+    let mut backoff = Backoff::new(TERMS);
+    let mut streamed = false;
+    loop {
+        let began = std::time::Instant::now();
+        let failure = match term::run(context, &plugins, reloads, shutdown, &mut streamed).await {
+            Ok(Ended::Shutdown) => return Ok(()),
+            Ok(Ended::Reconfigure(changed)) => {
+                plugins = changed;
+                continue;
+            }
+            Err(_) if shutdown.is_cancelled() => return Ok(()),
+            Err(failure) => failure,
+        };
+        if !streamed && !failure.is_transient() {
+            return Err(failure.into());
+        }
+        if began.elapsed() > GOOD_TERM {
+            backoff.succeeded();
+        }
+        if !pause(&mut backoff, &failure, shutdown).await {
+            return Ok(());
+        }
+    }
+}
+
+/// Waits before the next term; false when the process is to end instead.
+async fn pause(backoff: &mut Backoff, failure: &TermError, shutdown: &CancellationToken) -> bool {
+    let NextAttempt::After(delay) = backoff.failed(rand::random(), None) else { return true };
+    let attempts = backoff.failures();
+    if failure.is_transient() {
+        warn!(attempts, ?delay, "the term ended: {failure}");
+    } else {
+        error!(attempts, ?delay, "the term ended and somebody has to mend it: {failure}");
+    }
+    let waited = shutdown.run_until_cancelled(tokio::time::sleep(delay)).await;
+    info!("beginning a new term");
+    waited.is_some()
+}
+
+/// What plugins may use, from the config.
+#[must_use]
+pub fn host_settings(config: &Config) -> crate::plugin::HostSettings {
+    let limits = &config.plugins.limits;
+    crate::plugin::HostSettings {
+        cache_dir: Some(config.plugins.cache_dir.clone()),
+        memory_limit: limits.memory,
+        call_deadline: limits.call_deadline,
+        max_output_bytes: limits.max_output,
+        instances: limits.instances,
+        ..Default::default()
+    }
+}
+
+fn build_sinks(config: &Config) -> Result<BTreeMap<String, Arc<Outlet>>, RunError> {
+    let build = |(name, settings): (&String, &sink::SinkSettings)| match sink::build(name, settings) {
+        Ok(sink) => Ok((name.clone(), Arc::new(Outlet::new(Arc::from(sink))))),
+        Err(failure) => Err(RunError::Sink { name: name.clone(), failure }),
+    };
+    config.sinks.iter().map(build).collect()
+}

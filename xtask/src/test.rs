@@ -1,0 +1,47 @@
+//! `cargo xtask test`: everything that continuous integration runs.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::steps::{GUESTS, Steps, cargo, test};
+use crate::{lint, setup};
+
+/// Arguments of `cargo xtask test`.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Run only tests whose names contain this, and neither lint nor documentation
+    #[arg(long)]
+    filter: Option<String>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut steps = Steps::new();
+    let mut host = None;
+    // Without these nothing else can succeed.
+    let ready = steps.step("a Rust for guests", setup::toolchain)
+        && steps.step("a Postgres server", setup::postgres)
+        && steps.step("the host", || {
+            let binary = setup::host(false)?;
+            let text = binary.display().to_string();
+            host = Some(binary);
+            Ok(text)
+        })
+        && steps.step("the guests", || setup::guests(host.as_ref().context("there is no host")?));
+    if !ready {
+        return Ok(steps.finish("test"));
+    }
+    if arguments.filter.is_none() {
+        lint::formatting_and_clippy(&mut steps);
+    }
+    let filter = arguments.filter.as_deref();
+    steps.step("tests", || test(cargo(&["test", "--workspace", "--no-fail-fast"]).args(filter)));
+    steps.step("tests of the guests and their SDK", || {
+        // Natively: a transform is tested without WebAssembly.
+        test(cargo(&["test", "--workspace", "--no-fail-fast", "--manifest-path", GUESTS]).args(filter))
+    });
+    if arguments.filter.is_none() {
+        lint::documentation(&mut steps);
+    }
+    Ok(steps.finish("test"))
+}
