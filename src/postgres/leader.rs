@@ -6,13 +6,10 @@
 //! and says whom it waits for. Must never be held over a session that is not a server process's own: where
 //! a pooler hands statements to changing server processes, the lock is refused.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -74,7 +71,6 @@ pub struct Leadership {
     client: Client,
     installation: String,
     pid: i32,
-    checked: Mutex<Instant>,
 }
 
 impl Leadership {
@@ -130,15 +126,14 @@ impl Leadership {
             tries += 1;
             tokio::select! {
                 error = client.ended() => return Err(error.context(what())),
-                () = tokio::time::sleep(PAUSE.delay(tries, random, None)) => {}
+                () = sleep(PAUSE.delay(tries, random, None)) => {}
             }
         }
     }
 
     /// Looks, in a statement of its own, whether the session still has the lock that it took.
     async fn confirm(client: Client, installation: &str, pid: i32) -> Result<Self, Error> {
-        let leader =
-            Self { client, installation: installation.to_owned(), pid, checked: Mutex::new(Instant::now()) };
+        let leader = Self { client, installation: installation.to_owned(), pid };
         match answer(leader.check()).await {
             Ok(()) => Ok(leader),
             Err(error) => {
@@ -158,7 +153,8 @@ impl Leadership {
     /// Resolves when the leadership is over: the session has ended, does not answer within 10 s (asked every
     /// 3 s, so that a link of which only one half is left is noticed), or does not have the lock any more.
     ///
-    /// Cancel-safe, also when it is made anew again and again: the look that is due is not put off.
+    /// Cancel-safe. To be held as one future for as long as the lead matters: made anew, it notices silence
+    /// later.
     pub async fn lost(&self) -> Error {
         let error = tokio::select! {
             error = self.client.ended() => error,
@@ -169,12 +165,10 @@ impl Leadership {
 
     async fn watch(&self) -> Error {
         loop {
-            let last = *self.checked.lock().unwrap_or_else(PoisonError::into_inner);
-            sleep_until(last + CHECK_EVERY).await;
+            sleep(CHECK_EVERY).await;
             if let Err(error) = answer(self.check()).await {
                 return error;
             }
-            *self.checked.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
         }
     }
 

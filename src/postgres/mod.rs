@@ -31,7 +31,7 @@ pub use error::{Error, ErrorKind};
 pub use identity::{UnusableIdentity, unusable_identities};
 pub use leader::{Holder, Leadership, holder, lock_key};
 pub use marks::MESSAGE_PREFIX;
-pub use preflight::{Code, Finding, PreflightRequest, Severity, preflight};
+pub use preflight::{Finding, PreflightRequest, Severity, preflight};
 pub use publication::{
     PublicationChange, PublicationPlan, drop_publication, ensure_publication, published_tables,
 };

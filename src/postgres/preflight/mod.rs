@@ -51,11 +51,9 @@ pub enum Severity {
     Error,
 }
 
-/// Which check found something: a stable word for programs, in JSON in snake case.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Code {
+/// Which check found something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
     /// The server is older than 14.
     ServerVersion,
     /// The server is a standby.
@@ -123,40 +121,39 @@ pub enum Code {
 }
 
 impl Code {
-    /// The word in snake case, as in JSON.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
+    /// The word for programs. Stable.
+    fn as_str(self) -> &'static str {
         match self {
-            Self::ServerVersion => "server_version",
+            Self::ServerVersion => "server-version",
             Self::Standby => "standby",
             Self::Pooler => "pooler",
-            Self::WalLevel => "wal_level",
+            Self::WalLevel => "wal-level",
             Self::Encoding => "encoding",
-            Self::ServerSetting => "server_setting",
-            Self::ReplicationRight => "replication_right",
+            Self::ServerSetting => "server-setting",
+            Self::ReplicationRight => "replication-right",
             Self::Name => "name",
-            Self::SlotForeign => "slot_foreign",
-            Self::SlotLost => "slot_lost",
-            Self::SlotsFull => "slots_full",
-            Self::WalSendersFull => "wal_senders_full",
-            Self::StateSchema => "state_schema",
-            Self::PublicationRight => "publication_right",
-            Self::PublicationMissing => "publication_missing",
-            Self::PublicationContent => "publication_content",
-            Self::TableMissing => "table_missing",
-            Self::NotATable => "not_a_table",
-            Self::NotLogged => "not_logged",
-            Self::SelectRight => "select_right",
-            Self::RowSecurity => "row_security",
-            Self::TableOwner => "table_owner",
-            Self::NoIdentity => "no_identity",
-            Self::NoKey => "no_key",
-            Self::KeyNullable => "key_nullable",
-            Self::KeyDeferrable => "key_deferrable",
-            Self::GeneratedColumn => "generated_column",
-            Self::KeyIsIdentityIndex => "key_is_identity_index",
-            Self::NotFullIdentity => "not_full_identity",
-            Self::PartitionIdentity => "partition_identity",
+            Self::SlotForeign => "slot-foreign",
+            Self::SlotLost => "slot-lost",
+            Self::SlotsFull => "slots-full",
+            Self::WalSendersFull => "wal-senders-full",
+            Self::StateSchema => "state-schema",
+            Self::PublicationRight => "publication-right",
+            Self::PublicationMissing => "publication-missing",
+            Self::PublicationContent => "publication-content",
+            Self::TableMissing => "table-missing",
+            Self::NotATable => "not-a-table",
+            Self::NotLogged => "not-logged",
+            Self::SelectRight => "select-right",
+            Self::RowSecurity => "row-security",
+            Self::TableOwner => "table-owner",
+            Self::NoIdentity => "no-identity",
+            Self::NoKey => "no-key",
+            Self::KeyNullable => "key-nullable",
+            Self::KeyDeferrable => "key-deferrable",
+            Self::GeneratedColumn => "generated-column",
+            Self::KeyIsIdentityIndex => "key-is-identity-index",
+            Self::NotFullIdentity => "not-full-identity",
+            Self::PartitionIdentity => "partition-identity",
             Self::Partition => "partition",
             Self::Inheritance => "inheritance",
         }
@@ -175,8 +172,8 @@ fn as_text<S: serde::Serializer>(name: &Option<EntityName>, serializer: S) -> Re
 pub struct Finding {
     /// How bad.
     pub severity: Severity,
-    /// Which check found it.
-    pub code: Code,
+    /// Which check found it: a short stable word for programs, such as `wal-level`.
+    pub code: &'static str,
     /// The table that it is about, in JSON as text; none for the installation as a whole: server, database,
     /// role, slot, publication.
     #[serde(serialize_with = "as_text")]
@@ -204,7 +201,7 @@ struct Findings(Vec<Finding>);
 
 impl Findings {
     fn installation(&mut self, severity: Severity, code: Code, what: impl Into<String>, fix: Option<String>) {
-        self.0.push(Finding { severity, code, table: None, what: what.into(), fix });
+        self.0.push(Finding { severity, code: code.as_str(), table: None, what: what.into(), fix });
     }
 
     fn table(
@@ -215,7 +212,13 @@ impl Findings {
         what: impl Into<String>,
         fix: Option<String>,
     ) {
-        self.0.push(Finding { severity, code, table: Some(name.clone()), what: what.into(), fix });
+        self.0.push(Finding {
+            severity,
+            code: code.as_str(),
+            table: Some(name.clone()),
+            what: what.into(),
+            fix,
+        });
     }
 
     /// Errors first, then the installation's before tables', each in the order of the checks.
