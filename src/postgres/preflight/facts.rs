@@ -178,7 +178,7 @@ async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Error> {
     let sql = format!(
         "select plugin::text, database::text, temporary, active,
            coalesce(wal_status = 'lost', false) or {reason}
-         from pg_replication_slots where slot_name = $1"
+         from pg_replication_slots where slot_name = $1::text"
     );
     let row = client.query_opt(&sql, &[&name]).await?;
     row.map(|row| {
@@ -202,7 +202,7 @@ pub(super) async fn publication(
     let sql = format!(
         "select pg_has_role(p.pubowner, 'usage'), pg_get_userbyid(p.pubowner)::text, p.puballtables, p.pubviaroot,
            p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, {}, {}
-         from pg_publication p where p.pubname = $1",
+         from pg_publication p where p.pubname = $1::text",
         if version >= 15 { schemas } else { "false" },
         if version >= 18 { "p.pubgencols::text = 's'" } else { "false" }
     );
@@ -278,7 +278,7 @@ async fn table_rows(client: &Client, wanted: &PreflightRequest<'_>) -> Result<Ve
          from unnest($1::text[], $2::text[]) with ordinality w(schema, name, place)
          join pg_namespace n on n.nspname = w.schema
          join pg_class c on c.relnamespace = n.oid and c.relname = w.name
-         left join pg_publication p on p.pubname = $3"
+         left join pg_publication p on p.pubname = $3::text"
     );
     let schemas: Vec<&str> = wanted.tables.iter().map(|name| name.schema.as_str()).collect();
     let names: Vec<&str> = wanted.tables.iter().map(|name| name.table.as_str()).collect();

@@ -176,11 +176,11 @@ fn timeouts(server: &Server, findings: &mut Findings) {
             "wal_sender_timeout is 0: the server keeps a stream whose other end is gone, and nobody else can take \
              the slot over"
                 .to_owned(),
-            "alter system reset wal_sender_timeout; select pg_reload_conf()",
+            "alter system set wal_sender_timeout = '60s'; select pg_reload_conf()",
         ),
         Some(short @ 1..=4999) => warn(
             format!("wal_sender_timeout is {short} ms: a short stall of the network ends the stream"),
-            "alter system reset wal_sender_timeout; select pg_reload_conf()",
+            "alter system set wal_sender_timeout = '60s'; select pg_reload_conf()",
         ),
         _ => {}
     }
