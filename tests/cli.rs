@@ -216,3 +216,50 @@ async fn status_shows_what_is_stored() {
     let other = anabranch(folder.path(), &["status", "--url", &url, "--slot", "sh_p"]);
     assert_eq!(other.status.code(), Some(1), "another installation is another installation");
 }
+
+#[test]
+fn inspect_tells_what_is_no_plugin() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("text.wasm"), "not WebAssembly").unwrap();
+    fs::write(folder.path().join("core.wasm"), b"\0asm\x01\0\0\0").unwrap();
+    for name in ["text.wasm", "core.wasm"] {
+        let output = anabranch(folder.path(), &["plugin", "inspect", name, "--json"]);
+        assert_eq!(output.status.code(), Some(1), "{name}: {}", text(&output.stderr));
+        let shape: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((shape["loadable"].as_bool(), shape["path"].as_str()), (Some(false), Some(name)));
+        assert!(!shape["verdict"].as_str().unwrap().is_empty());
+    }
+    let missing = anabranch(folder.path(), &["plugin", "inspect", "no.wasm"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(text(&missing.stderr).contains("no.wasm"), "{}", text(&missing.stderr));
+}
+
+#[test]
+fn a_build_without_a_project_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = anabranch(folder.path(), &["plugin", "build", "nowhere"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("nowhere has no Cargo.toml"), "{}", text(&output.stderr));
+    let both = anabranch(folder.path(), &["plugin", "build", "--out", "a", "--output", "b"]);
+    assert_eq!(both.status.code(), Some(2), "one of the two");
+}
+
+#[test]
+fn check_names_broken_plugins_and_what_is_missing() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = "[plugins]\ncache_dir = \"cache\"\n[sink.s]\nkind = \"null\"\n";
+    fs::write(folder.path().join("anabranch.toml"), config).unwrap();
+    let absent = anabranch(folder.path(), &["check"]);
+    assert_eq!(absent.status.code(), Some(1));
+    assert!(text(&absent.stderr).contains("plugins cannot be read"), "{}", text(&absent.stderr));
+
+    fs::create_dir(folder.path().join("plugins")).unwrap();
+    fs::write(folder.path().join("plugins/text.wasm"), "not WebAssembly").unwrap();
+    let output = anabranch(folder.path(), &["check", "--json"]);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    let shape: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&shape["ok"], &shape["plugins"][0]["ok"]), (&Value::Bool(false), &Value::Bool(false)));
+    assert!(shape["problems"][0]["message"].as_str().unwrap().contains("nothing to do"), "{shape}");
+    let said = text(&anabranch(folder.path(), &["check"]).stdout);
+    assert!(said.contains("text.wasm") && said.ends_with("not ready to run\n"), "{said}");
+}

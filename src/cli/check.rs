@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::{
+    model::EntityName,
     config::{Config, Mapping, Mappings},
     plugin::{Plugin, PluginError},
     postgres::{Finding, PreflightRequest, Purpose, Severity, preflight},
@@ -72,7 +73,8 @@ pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
             Exit::Usage
         }
         Ok(mappings) => {
-            shape.findings = context.block_on(source(&config, &mappings))?;
+            let full = full_identity(&plugins, &mappings);
+            shape.findings = context.block_on(source(&config, &mappings, &full))?;
             shape.mappings = mapping_shapes(&mappings);
             shape.notices = mappings.notices;
             let broken = plugins.failures().next().is_some();
@@ -85,7 +87,18 @@ pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
     Ok(exit)
 }
 
-async fn source(config: &Config, mappings: &Mappings) -> anyhow::Result<Vec<FindingShape>> {
+/// The tables whose transforms name their own document ids.
+fn full_identity(plugins: &Plugins, mappings: &Mappings) -> Vec<EntityName> {
+    let names_ids = |name: &str| plugins.named(name).is_some_and(|plugin| plugin.description.names_ids);
+    let mappings = mappings.mappings.iter().filter(|mapping| names_ids(&mapping.transform));
+    mappings.map(|mapping| mapping.entity.clone()).collect()
+}
+
+async fn source(
+    config: &Config,
+    mappings: &Mappings,
+    full_identity: &[EntityName],
+) -> anyhow::Result<Vec<FindingShape>> {
     let mut tables: Vec<_> = mappings.mappings.iter().map(|mapping| mapping.entity.clone()).collect();
     tables.sort();
     tables.dedup();
@@ -95,6 +108,7 @@ async fn source(config: &Config, mappings: &Mappings) -> anyhow::Result<Vec<Find
         publication: &config.source.publication,
         managed: config.source.manage_publication,
         tables: &tables,
+        full_identity,
     };
     let findings = preflight(&client, &request).await?;
     client.close().await;

@@ -8,6 +8,7 @@ mod check;
 mod output;
 mod plan;
 mod plugin;
+mod run;
 mod prepare;
 mod status;
 
@@ -65,6 +66,8 @@ enum Command {
     Check(check::Arguments),
     /// Show which mappings would be rebuilt, and why.
     Plan(plan::Arguments),
+    /// Streams and backfills until told to stop. SIGTERM or SIGINT drains and exits 0.
+    Run(run::Arguments),
     /// Show where an installation stands, from its database alone.
     Status(status::Arguments),
     /// Build and look into plugins.
@@ -142,6 +145,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match cli.command {
         Command::Check(arguments) => check::run(&context, &arguments),
         Command::Plan(arguments) => plan::run(&context, &arguments),
+        Command::Run(arguments) => run::run(&context, &arguments),
         Command::Plugin(arguments) => plugin::run(&context, &arguments),
         Command::Status(arguments) => status::run(&context, &arguments),
     };

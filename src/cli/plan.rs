@@ -50,7 +50,9 @@ pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
     let plugins = Plugins::load(&config)?;
     let failures: Vec<_> = plugins.failures().map(ToString::to_string).collect();
     let mappings = match plugins.mappings(&config) {
-        Err(error) if !failures.is_empty() => return Err(anyhow::Error::from(error).context(failures.join("\n"))),
+        Err(error) if !failures.is_empty() => {
+            return Err(anyhow::Error::from(error).context(failures.join("\n")));
+        }
         mappings => mappings?,
     };
     let wanted = wanted(&config, &plugins, &mappings);
@@ -82,7 +84,10 @@ async fn compared(
     if store.exists(&client).await? {
         for mapping in store.mappings(&client).await? {
             let identity = serde_json::from_str(&mapping.identity).with_context(|| {
-                format!("the stored identity of mapping `{}` cannot be read; was it changed by hand?", mapping.name)
+                format!(
+                    "the stored identity of mapping `{}` cannot be read; was it changed by hand?",
+                    mapping.name
+                )
             })?;
             stored.push(Stored { name: mapping.name, identity });
         }
@@ -106,7 +111,12 @@ async fn compared(
     Ok(Shape { changes, mappings, notices })
 }
 
-fn step_shape(mapping: String, entity: Option<&EntityName>, decision: &Decision, rows: Option<i64>) -> StepShape {
+fn step_shape(
+    mapping: String,
+    entity: Option<&EntityName>,
+    decision: &Decision,
+    rows: Option<i64>,
+) -> StepShape {
     let mut shape = StepShape {
         mapping,
         entity: entity.map(ToString::to_string),
@@ -164,7 +174,9 @@ fn step_line(step: &StepShape) -> String {
     match (step.backfill, step.rows) {
         (true, Some(rows)) => line.push_str(&format!("; reads ~{} rows", output::count(rows))),
         (true, None) => line.push_str("; reads the whole table"),
-        (false, _) if matches!(step.action, "new" | "rebuild") => line.push_str("; no backfill, as configured"),
+        (false, _) if matches!(step.action, "new" | "rebuild") => {
+            line.push_str("; no backfill, as configured")
+        }
         (false, _) if step.action == "removed" => line.push_str("; its documents stay"),
         (false, _) if step.action == "adopt" => line.push_str("; a patch release, exempt from rebuilding"),
         (false, _) => {}
@@ -184,14 +196,16 @@ mod tests {
 
     #[test]
     fn reasons_and_costs_are_told() {
-        let differences =
-            vec![Difference::VersionKey { from: Some("1".into()), to: Some("2".into()) }];
+        let differences = vec![Difference::VersionKey { from: Some("1".into()), to: Some("2".into()) }];
         let rebuild = Decision::Rebuild { differences: differences.clone(), backfill: true, purge: true };
         assert_eq!(
             step_line(&step(&rebuild, Some(1_000_000))),
             "m  rebuild: version \"1\" → \"2\"; empties the destination; reads ~1 000 000 rows"
         );
-        assert_eq!(step_line(&step(&Decision::New { backfill: false }, None)), "m  new; no backfill, as configured");
+        assert_eq!(
+            step_line(&step(&Decision::New { backfill: false }, None)),
+            "m  new; no backfill, as configured"
+        );
         assert_eq!(step_line(&step(&Decision::Removed, None)), "m  removed; its documents stay");
         let adopt = Decision::Adopt { differences };
         assert!(step_line(&step(&adopt, None)).ends_with("; a patch release, exempt from rebuilding"));

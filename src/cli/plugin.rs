@@ -121,8 +121,14 @@ fn text(inspection: &Inspection) -> String {
         lines.push(("name", described.name.clone()));
         lines.push(("version", described.version.clone()));
         lines.push(("tables", list(&described.tables, "none declared")));
-        lines.push(("columns", described.columns.as_ref().map_or("all".to_owned(), |names| list(names, "none"))));
-        lines.push(("destination", described.destination.clone().unwrap_or_else(|| "none declared".to_owned())));
+        lines.push((
+            "columns",
+            described.columns.as_ref().map_or("all".to_owned(), |names| list(names, "none")),
+        ));
+        lines.push((
+            "destination",
+            described.destination.clone().unwrap_or_else(|| "none declared".to_owned()),
+        ));
         if !described.unknown.is_empty() {
             lines.push(("not known", list(&described.unknown, "")));
         }

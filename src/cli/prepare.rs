@@ -35,7 +35,8 @@ impl Plugins {
     }
 
     pub(super) fn mappings(&self, config: &Config) -> Result<Mappings, ConfigError> {
-        let descriptions: Vec<Description> = self.loaded().map(|plugin| (*plugin.description).clone()).collect();
+        let descriptions: Vec<Description> =
+            self.loaded().map(|plugin| (*plugin.description).clone()).collect();
         resolve_mappings(config, &descriptions)
     }
 }

@@ -2,7 +2,7 @@
 
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::{self, shutdown::Signals};
+use crate::runtime::{self, Signals};
 
 use super::{Context, Exit, UsageError};
 

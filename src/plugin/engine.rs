@@ -1,8 +1,6 @@
 //! The engine that all guests share, and its settings.
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread, time::Duration};
 
 use wasmtime::{Cache, CacheConfig, Config, Engine, OptLevel, component::Linker};
 

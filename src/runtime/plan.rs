@@ -9,7 +9,7 @@ use tracing::{info, warn};
 
 use crate::{
     config::{Config, Mapping, resolve_mappings},
-    model::{EntityName, Lsn},
+    model::EntityName,
     pipeline::{
         Decision, DocumentRules, Identity, Inputs, PluginStamp, RolloutPolicy, Route, Stored, Wanted, compare,
     },
@@ -314,7 +314,7 @@ fn plan_one(
         identity,
         generation: 1,
         built: 0,
-        accepted: source.confirmed,
+        accepted: source.joined,
         status: MappingStatus::Running,
         last_error: None,
         attempts: 0,
@@ -367,7 +367,6 @@ fn plan_one(
     if verdict == Verdict::Runs {
         (stored.last_error, stored.attempts) = (None, 0);
     }
-    stored.accepted = stored.accepted.max(if before.is_some() { Lsn::ZERO } else { source.confirmed });
     let rebuilt = before.is_none_or(|before| before.generation != stored.generation);
     Ok(Planned { mapping, stored, verdict, table, purge, rebuilt, run: None })
 }

@@ -436,7 +436,7 @@ impl Pump {
     }
 
     fn confirmable(&mut self) -> Lsn {
-        self.ledger.confirmable(self.machine.limbo().confirmable())
+        self.ledger.confirmable(self.machine.confirmable())
     }
 
     /// Saves positions soon after work was accepted, and seldom while there is none: saving writes WAL, too.

@@ -24,6 +24,9 @@ const UNKNOWN_BASELINE: u64 = i64::MAX.cast_unsigned();
 pub(super) struct Source {
     /// The slot's confirmed position.
     pub(super) confirmed: Lsn,
+    /// Where mappings begin that were not there before: every mapped table is published from here on. What the
+    /// slot may still show of a table before is only part of its history.
+    pub(super) joined: Lsn,
     /// The stream does not go on from where it was: everything is rebuilt.
     pub(super) repaired: bool,
     /// The checkpoint to save, once what a repair means for the mappings is saved.
@@ -64,6 +67,7 @@ pub(super) async fn prepare(
         baseline: stored.as_ref().and_then(|stored| stored.baseline),
     };
     publish(control, state, &store, settings, &mut installation, &plan::entities(wanted, tables)).await?;
+    let published = wal_position(control).await?;
     let fresh = slot.is_none() || gap.is_some();
     if fresh && slot.is_some() {
         drop_slot(control, &settings.slot).await?;
@@ -82,7 +86,8 @@ pub(super) async fn prepare(
         installation.baseline = Some(assigned_xid(control).await?);
     }
     installation.confirmed = confirmed;
-    Ok(Some(Source { confirmed, repaired: gap.is_some(), installation }))
+    let joined = confirmed.max(published);
+    Ok(Some(Source { confirmed, joined, repaired: gap.is_some(), installation }))
 }
 
 /// Publishes exactly the mapped tables. What transactions that are open now have already written to a table
@@ -159,5 +164,18 @@ async fn assigned_xid(control: &Client) -> Result<u64, TermError> {
     text.parse().map_err(|_| TermError::Stored {
         what: "pg_current_xact_id()".to_owned(),
         problem: format!("`{text}` is not a number"),
+    })
+}
+
+/// Where the next WAL record will be.
+async fn wal_position(control: &Client) -> Result<Lsn, TermError> {
+    let row = control
+        .query_one("select pg_current_wal_insert_lsn()::text", &[])
+        .await
+        .map_err(crate::postgres::Error::from)?;
+    let text: &str = row.get(0);
+    text.parse().map_err(|error: crate::model::ParseLsnError| TermError::Stored {
+        what: "pg_current_wal_insert_lsn()".to_owned(),
+        problem: error.to_string(),
     })
 }
