@@ -59,7 +59,8 @@ struct FindingShape {
     code: &'static str,
     message: String,
     /// A statement or setting that helps.
-    fix: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
 }
 
 pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
@@ -170,7 +171,7 @@ fn text(shape: &Shape) -> String {
     }
     for finding in &shape.findings {
         lines.push(format!("{:<8} {}: {}", finding.severity, finding.code, finding.message));
-        lines.push(format!("         fix: {}", finding.fix));
+        lines.extend(finding.fix.iter().map(|fix| format!("         fix: {fix}")));
     }
     lines.push(if shape.ok { "ready to run".to_owned() } else { "not ready to run".to_owned() });
     lines.join("\n")
@@ -186,7 +187,7 @@ mod tests {
             severity: "error",
             code: "wal-level",
             message: "wal_level is `replica`, and streaming needs `logical`".into(),
-            fix: "alter system set wal_level = 'logical';".into(),
+            fix: Some("alter system set wal_level = 'logical';".into()),
         };
         let shape = Shape { findings: vec![finding], ..Shape::default() };
         assert_eq!(

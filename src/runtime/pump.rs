@@ -44,6 +44,9 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon a visibility probe may follow another.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Work that keeps both halves of a lane busy: one piece is delivered, one transformed.
+const ENOUGH_IN_HAND: usize = 2;
+
 /// Bounds of the pump.
 #[derive(Clone, Debug)]
 pub(super) struct PumpSettings {
@@ -80,6 +83,8 @@ pub(super) struct Pump {
     pub(super) scribe: Scribe,
     pub(super) lane_events: mpsc::UnboundedReceiver<LaneEvent>,
     pub(super) probe: Probe,
+    /// Whether chunks wait for live changes.
+    pub(super) yielding: bool,
     /// The position that is saved, and so may be confirmed.
     pub(super) secured: Lsn,
     pub(super) saving: Saving,
@@ -166,6 +171,7 @@ impl Pump {
                 self.take_buffered(connection).await?;
             }
             self.flush_when_idle(connection);
+            self.put_live_first();
             self.confirm(connection);
             if let Some(lanes) = self.recovered_lanes(connection) {
                 return Ok(Stopped::Restream(lanes));
@@ -280,6 +286,18 @@ impl Pump {
             self.lanes.keys().any(|&lane| self.ledger.follows(lane) && self.ledger.outstanding(lane) > 1);
         if !busy {
             self.flush(connection);
+        }
+    }
+
+    /// Chunks wait while the lanes have enough in hand: a live change then waits behind a chunk or two, never
+    /// behind everything that was read ahead. Where a chunk is emitted is where it is judged, so that waiting
+    /// costs nothing but time.
+    fn put_live_first(&mut self) {
+        let busy = self.lanes.keys().any(|&lane| self.ledger.outstanding(lane) >= ENOUGH_IN_HAND);
+        if busy != self.yielding {
+            self.yielding = busy;
+            let commands = self.machine.yield_to_live(busy);
+            self.carry_out(commands);
         }
     }
 
