@@ -92,7 +92,13 @@ impl TableInfo {
             })
             .collect();
         let key = positions(&columns, self.key_names());
-        Relation { oid: self.oid, name: self.name.clone(), replica_identity: self.replica_identity, columns, key }
+        Relation {
+            oid: self.oid,
+            name: self.name.clone(),
+            replica_identity: self.replica_identity,
+            columns,
+            key,
+        }
     }
 }
 
@@ -139,11 +145,19 @@ impl Catalog {
     async fn load(&mut self, client: &Client, wanted: &Wanted<'_>) -> Result<Vec<TableInfo>, Error> {
         let sql = tables_query(wanted, &self.publication, client.server_version());
         let tables = read_tables(client.text_results(&sql).await?)?;
-        self.learn_types(client, tables.iter().flat_map(|table| &table.columns).map(|column| column.type_oid)).await?;
+        self.learn_types(
+            client,
+            tables.iter().flat_map(|table| &table.columns).map(|column| column.type_oid),
+        )
+        .await?;
         Ok(tables)
     }
 
-    async fn learn_types(&mut self, client: &Client, oids: impl IntoIterator<Item = u32>) -> Result<(), Error> {
+    async fn learn_types(
+        &mut self,
+        client: &Client,
+        oids: impl IntoIterator<Item = u32>,
+    ) -> Result<(), Error> {
         if let Some(sql) = self.types.query_for(oids) {
             self.types.absorb(client.text_results(&sql).await?.into_iter().flatten().collect())?;
         }
@@ -161,7 +175,11 @@ impl Catalog {
     ///
     /// # Errors
     /// What the server reports.
-    pub async fn resolve(&mut self, client: &Client, relation: &StreamRelation) -> Result<Arc<Relation>, Error> {
+    pub async fn resolve(
+        &mut self,
+        client: &Client,
+        relation: &StreamRelation,
+    ) -> Result<Arc<Relation>, Error> {
         self.learn_types(client, relation.columns.iter().map(|column| column.1)).await?;
         let table = self.load(client, &Wanted::Oid(relation.oid)).await?.pop();
         let columns: Vec<_> = relation
@@ -213,7 +231,12 @@ impl Wanted<'_> {
                 for (at, name) in names.iter().enumerate() {
                     let comma = if at == 0 { "" } else { "," };
                     // Writing to a String cannot fail.
-                    let _ = write!(text, "{comma}({},{})", quote::literal(&name.schema), quote::literal(&name.table));
+                    let _ = write!(
+                        text,
+                        "{comma}({},{})",
+                        quote::literal(&name.schema),
+                        quote::literal(&name.table)
+                    );
                 }
                 text.push(')');
                 text
@@ -319,7 +342,11 @@ fn read_table(row: &TextRow, columns: &[TextRow]) -> Option<TableInfo> {
             "i" => ReplicaIdentity::Index,
             _ => ReplicaIdentity::Nothing,
         },
-        columns: columns.iter().filter(|column| column.first() == row.first()).map(read_column).collect::<Option<_>>()?,
+        columns: columns
+            .iter()
+            .filter(|column| column.first() == row.first())
+            .map(read_column)
+            .collect::<Option<_>>()?,
         primary_key: numbers(6, ',')?,
         identity_index: numbers(7, ',')?,
         unique_index: numbers(8, ',')?,

@@ -72,7 +72,9 @@ fn explain(why: &str, name: &str) -> (String, String) {
     match why {
         "nothing" => (
             "its replica identity is NOTHING".to_owned(),
-            format!("alter table {name} replica identity default; -- with a primary key, or: replica identity full"),
+            format!(
+                "alter table {name} replica identity default; -- with a primary key, or: replica identity full"
+            ),
         ),
         "no index" => (
             "the index of its replica identity is gone".to_owned(),
@@ -80,7 +82,9 @@ fn explain(why: &str, name: &str) -> (String, String) {
         ),
         "generated" => (
             "its replica identity has a generated column, which is not published".to_owned(),
-            format!("alter table {name} replica identity using index <a unique index without generated columns>;"),
+            format!(
+                "alter table {name} replica identity using index <a unique index without generated columns>;"
+            ),
         ),
         _ => (
             "it has no primary key".to_owned(),

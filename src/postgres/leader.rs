@@ -62,7 +62,10 @@ impl Leadership {
     ///
     /// # Errors
     /// As [`ConnectSettings::connect`].
-    pub async fn try_acquire(settings: &ConnectSettings, installation: &str) -> Result<Result<Self, Option<Holder>>, Error> {
+    pub async fn try_acquire(
+        settings: &ConnectSettings,
+        installation: &str,
+    ) -> Result<Result<Self, Option<Holder>>, Error> {
         let client = settings.connect(Purpose::Leader).await?;
         match Self::try_lock(&client, installation).await? {
             Some(pid) => Ok(Ok(Self { client, pid, key: lock_key(installation) })),
@@ -89,7 +92,8 @@ impl Leadership {
             if told.is_none_or(|told| told.elapsed() > Duration::from_secs(30)) {
                 told = Some(std::time::Instant::now());
                 let holder = holder(&client, installation).await?;
-                let (pid, description) = holder.map_or((0, "gone meanwhile".to_owned()), |h| (h.pid, h.description));
+                let (pid, description) =
+                    holder.map_or((0, "gone meanwhile".to_owned()), |h| (h.pid, h.description));
                 tracing::info!(installation, pid, "another node leads ({description}); waiting as standby");
             }
             let pause = Duration::from_millis(rand::rng().random_range(1000..2000));

@@ -32,8 +32,12 @@ pub use identity::{UnusableIdentity, unusable_identities};
 pub use leader::{Holder, Leadership, holder, lock_key};
 pub use marks::MESSAGE_PREFIX;
 pub use preflight::{Finding, PreflightRequest, Severity, preflight};
-pub use publication::{PublicationChange, PublicationPlan, drop_publication, ensure_publication, published_tables};
-pub use settings::{Address, ChannelBinding, ConnectSettings, Host, Keepalives, Roots, TargetSession, TlsMode};
+pub use publication::{
+    PublicationChange, PublicationPlan, drop_publication, ensure_publication, published_tables,
+};
+pub use settings::{
+    Address, ChannelBinding, ConnectSettings, Host, Keepalives, Roots, TargetSession, TlsMode,
+};
 pub use slot::{Blocker, SlotState, blockers, check_slot_name, create_slot, drop_slot, find_slot};
 pub use snapshot::{ChunkRead, ChunkRequest, Reread, SnapshotReader};
 pub use status::StatusHandle;

@@ -67,7 +67,9 @@ async fn find(client: &Client, name: &str) -> Result<Option<Found>, Error> {
 pub async fn published_tables(client: &Client, name: &str) -> Result<Vec<EntityName>, Error> {
     let sql = "select schemaname, tablename from pg_publication_tables where pubname = $1 order by 1, 2";
     let rows = client.query(sql, &[&name]).await?;
-    rows.iter().map(|row| Ok(EntityName::new(row.try_get::<_, String>(0)?, row.try_get::<_, String>(1)?))).collect()
+    rows.iter()
+        .map(|row| Ok(EntityName::new(row.try_get::<_, String>(0)?, row.try_get::<_, String>(1)?)))
+        .collect()
 }
 
 /// Makes the publication what the plan says, or checks that it is.
@@ -75,7 +77,10 @@ pub async fn published_tables(client: &Client, name: &str) -> Result<Vec<EntityN
 /// # Errors
 /// Before anything is touched: a table that is missing ([`ErrorKind::Table`]), or whose application would fail
 /// ([`ErrorKind::Table`]), or a publication that is not ours ([`ErrorKind::Settings`]).
-pub async fn ensure_publication(client: &Client, plan: &PublicationPlan<'_>) -> Result<PublicationChange, Error> {
+pub async fn ensure_publication(
+    client: &Client,
+    plan: &PublicationPlan<'_>,
+) -> Result<PublicationChange, Error> {
     let tables = Catalog::new(plan.name).tables(client, plan.tables).await?;
     if let Some(missing) = plan.tables.iter().find(|name| !tables.iter().any(|table| table.name == **name)) {
         return Err(Error::new(ErrorKind::Table, format!("table {missing} does not exist in this database")));
@@ -146,11 +151,14 @@ fn denied(error: Error, name: &str) -> Error {
 
 /// What the publication lists itself, roots and leaves as they were added.
 async fn member_tables(client: &Client, name: &str) -> Result<Vec<EntityName>, Error> {
-    let sql = "select n.nspname, c.relname from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
+    let sql =
+        "select n.nspname, c.relname from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
         join pg_class c on c.oid = r.prrelid join pg_namespace n on n.oid = c.relnamespace
         where p.pubname = $1 order by 1, 2";
     let rows = client.query(sql, &[&name]).await?;
-    rows.iter().map(|row| Ok(EntityName::new(row.try_get::<_, String>(0)?, row.try_get::<_, String>(1)?))).collect()
+    rows.iter()
+        .map(|row| Ok(EntityName::new(row.try_get::<_, String>(0)?, row.try_get::<_, String>(1)?)))
+        .collect()
 }
 
 async fn check_unmanaged(
@@ -180,7 +188,8 @@ async fn check_unmanaged(
             plan.name, table.name
         )));
     }
-    let published = if found.all_tables { plan.tables.to_vec() } else { published_tables(client, plan.name).await? };
+    let published =
+        if found.all_tables { plan.tables.to_vec() } else { published_tables(client, plan.name).await? };
     match plan.tables.iter().find(|table| !published.contains(table)) {
         Some(table) => Err(Error::settings(format!(
             "publication `{}` does not have table {table}; run: alter publication {name} add table {};",

@@ -66,7 +66,10 @@ pub async fn find_slot(client: &Client, name: &str) -> Result<Option<SlotState>,
         name: name.to_owned(),
         plugin: text("plugin"),
         database: text("database"),
-        active_pid: slot.get("active_pid").and_then(serde_json::Value::as_i64).and_then(|pid| pid.try_into().ok()),
+        active_pid: slot
+            .get("active_pid")
+            .and_then(serde_json::Value::as_i64)
+            .and_then(|pid| pid.try_into().ok()),
         confirmed: text("confirmed_flush_lsn").and_then(|text| text.parse().ok()).unwrap_or_default(),
         lost,
     }))
@@ -155,12 +158,17 @@ pub async fn create_slot(
         Err(_) => {}
     }
     replication.close().await;
-    Err(Error::new(ErrorKind::Cancelled, format!("the creation of slot `{name}` was given up; no slot was left")))
+    Err(Error::new(
+        ErrorKind::Cancelled,
+        format!("the creation of slot `{name}` was given up; no slot was left"),
+    ))
 }
 
 async fn tell_blockers(watch: &Client, name: &str, pid: i32) {
     match blockers(watch, pid).await {
-        Ok(list) if list.is_empty() => tracing::info!(slot = name, "waiting for the server to create the slot"),
+        Ok(list) if list.is_empty() => {
+            tracing::info!(slot = name, "waiting for the server to create the slot")
+        }
         Ok(list) => {
             for blocker in list {
                 tracing::warn!(

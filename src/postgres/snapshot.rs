@@ -23,7 +23,8 @@ use super::{
     wire::{Wire, cells, unexpected},
 };
 use crate::model::{
-    Cell, Change, ChangeBatch, EntityName, Lsn, Operation, Origin, Relation, RowSpan, Snapshot, TransactionInfo,
+    Cell, Change, ChangeBatch, EntityName, Lsn, Operation, Origin, Relation, RowSpan, Snapshot,
+    TransactionInfo,
 };
 
 /// Which page to read.
@@ -156,7 +157,8 @@ impl SnapshotReader {
 
     async fn unguard<T>(&mut self, result: Result<T, Error>, entity: &EntityName) -> Result<T, Error> {
         // After a protocol error or a lost connection nothing can be rolled back.
-        let usable = result.as_ref().map_or_else(|error| error.sqlstate().is_some() || is_local(error), |_| true);
+        let usable =
+            result.as_ref().map_or_else(|error| error.sqlstate().is_some() || is_local(error), |_| true);
         let ended = usable && (result.is_ok() || self.wire.query("rollback").await.is_ok());
         self.spoiled = !ended;
         result.map_err(|error| error.context(format!("reading {entity}")))
@@ -175,7 +177,8 @@ impl SnapshotReader {
         let row = results.next().unwrap_or_default().into_iter().flatten().flatten().next();
         let snapshot = parse_snapshot(row.as_deref())?;
         let table = read_tables(results.collect())?.pop();
-        let table = table.ok_or_else(|| Error::new(ErrorKind::Table, "it is not a table that can be read"))?;
+        let table =
+            table.ok_or_else(|| Error::new(ErrorKind::Table, "it is not a table that can be read"))?;
         if let Some(sql) = self.types.query_for(table.columns.iter().map(|column| column.type_oid)) {
             let rows = self.wire.query(&sql).await?.into_iter().flatten().collect();
             self.types.absorb(rows)?;
@@ -286,7 +289,11 @@ fn is_local(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Table | ErrorKind::KeyChanged)
 }
 
-fn check_cursor<'a>(relation: &Relation, columns: &[String], values: &'a [String]) -> Result<&'a [String], Error> {
+fn check_cursor<'a>(
+    relation: &Relation,
+    columns: &[String],
+    values: &'a [String],
+) -> Result<&'a [String], Error> {
     let same = relation.key_names().eq(columns.iter().map(String::as_str)) && values.len() == columns.len();
     if same { Ok(values) } else { Err(key_changed(relation, values.len())) }
 }
@@ -295,7 +302,10 @@ fn key_changed(relation: &Relation, parts: usize) -> Error {
     let names: Vec<_> = relation.key_names().collect();
     Error::new(
         ErrorKind::KeyChanged,
-        format!("the key is now ({}), which a cursor of {parts} columns of another key cannot follow", names.join(", ")),
+        format!(
+            "the key is now ({}), which a cursor of {parts} columns of another key cannot follow",
+            names.join(", ")
+        ),
     )
 }
 
@@ -332,12 +342,14 @@ fn greater(key: &[(String, KeyType)], values: &[String]) -> String {
 }
 
 fn select(opened: &Opened, condition: Option<String>) -> String {
-    let columns: Vec<_> = opened.relation.columns.iter().map(|column| quote::identifier(&column.name)).collect();
+    let columns: Vec<_> =
+        opened.relation.columns.iter().map(|column| quote::identifier(&column.name)).collect();
     // An ordinary table's children are tables of their own; a partitioned one has its rows in them.
     let only = if opened.table.partitioned { "" } else { "only " };
     let filter = opened.table.row_filter.as_ref().map(|filter| format!("({filter})"));
     let conditions: Vec<_> = condition.into_iter().chain(filter).collect();
-    let filter = if conditions.is_empty() { String::new() } else { format!(" where {}", conditions.join(" and ")) };
+    let filter =
+        if conditions.is_empty() { String::new() } else { format!(" where {}", conditions.join(" and ")) };
     format!("select {} from {only}{}{filter}", columns.join(", "), quote::entity(&opened.relation.name))
 }
 
@@ -358,7 +370,12 @@ impl Rows {
     fn new(relation: &Arc<Relation>) -> Self {
         let mut batch = ChangeBatch::new(Origin::Backfill);
         let index = batch.intern(relation);
-        batch.transactions.push(TransactionInfo { xid: 0, commit_lsn: Lsn::ZERO, end_lsn: Lsn::ZERO, commit_time: 0 });
+        batch.transactions.push(TransactionInfo {
+            xid: 0,
+            commit_lsn: Lsn::ZERO,
+            end_lsn: Lsn::ZERO,
+            commit_time: 0,
+        });
         Self { relation: Arc::clone(relation), index, batch }
     }
 
@@ -380,7 +397,9 @@ impl Rows {
                 Some(text) => {
                     let start = u32::try_from(self.batch.bytes.len()).map_err(too_long)?;
                     let len = u32::try_from(text.len()).map_err(too_long)?;
-                    start.checked_add(len).ok_or_else(|| Error::protocol("a page has more than 4 GiB of text"))?;
+                    start
+                        .checked_add(len)
+                        .ok_or_else(|| Error::protocol("a page has more than 4 GiB of text"))?;
                     self.batch.bytes.extend_from_slice(text);
                     Cell::Text { start, len }
                 }
@@ -408,7 +427,9 @@ impl Rows {
         let text = |&at: &usize| {
             let text = row.text(at).and_then(|text| String::from_utf8(text.to_vec()).ok());
             let name = &self.relation.columns[at].name;
-            text.ok_or_else(|| Error::new(ErrorKind::Table, format!("key column `{name}` is NULL or not UTF-8")))
+            text.ok_or_else(|| {
+                Error::new(ErrorKind::Table, format!("key column `{name}` is NULL or not UTF-8"))
+            })
         };
         self.relation.key.iter().map(text).collect::<Result<_, _>>().map(Some)
     }
@@ -420,7 +441,10 @@ mod tests {
 
     fn key(names: &[(&str, &str, &str)]) -> Vec<(String, KeyType)> {
         let part = |(name, cast, schema): &(&str, &str, &str)| {
-            (quote::identifier(name), KeyType { cast: (*cast).to_owned(), operator_schema: (*schema).to_owned() })
+            (
+                quote::identifier(name),
+                KeyType { cast: (*cast).to_owned(), operator_schema: (*schema).to_owned() },
+            )
         };
         names.iter().map(part).collect()
     }

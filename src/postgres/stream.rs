@@ -155,7 +155,8 @@ impl ReplicationClient {
     /// [`ErrorKind::SlotInUse`] (retryable), [`ErrorKind::SlotLost`], [`ErrorKind::SlotMissing`].
     pub async fn start(mut self, options: &StreamOptions) -> Result<ReplicationStream, Error> {
         let timeout = wal_sender_timeout(&mut self.wire).await?;
-        let interval = timeout.map_or(options.status_interval, |limit| options.status_interval.min(limit / 3));
+        let interval =
+            timeout.map_or(options.status_interval, |limit| options.status_interval.min(limit / 3));
         let mut sql = format!(
             "START_REPLICATION SLOT {} LOGICAL {} (proto_version '{}', publication_names {}, messages 'true'",
             quote::identifier(&options.slot),
@@ -199,7 +200,9 @@ impl ReplicationClient {
 /// None when the server never gives up on a silent client.
 async fn wal_sender_timeout(wire: &mut Wire) -> Result<Option<Duration>, Error> {
     // `show` gives `1min`; the catalogue has milliseconds. A walsender takes SQL too.
-    let row = wire.query_row("select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'").await?;
+    let row = wire
+        .query_row("select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'")
+        .await?;
     let millis = column(&row, 0, "wal_sender_timeout")?.parse().unwrap_or(0);
     Ok(Some(Duration::from_millis(millis)).filter(|limit| !limit.is_zero()))
 }
@@ -333,7 +336,10 @@ impl ReplicationStream {
             }
         };
         tokio::time::timeout(limit, end).await.unwrap_or_else(|_| {
-            Err(Error::new(ErrorKind::Silent, "the server did not end the stream in time; the slot may stay in use for a while"))
+            Err(Error::new(
+                ErrorKind::Silent,
+                "the server did not end the stream in time; the slot may stay in use for a while",
+            ))
         })
     }
 }

@@ -5,11 +5,7 @@
 
 use std::collections::HashMap;
 
-use super::{
-    error::Error,
-    quote,
-    wire::TextRow,
-};
+use super::{error::Error, quote, wire::TextRow};
 use crate::model::ValueType;
 
 /// A type as `pg_type` has it.
@@ -98,7 +94,8 @@ impl Types {
                 };
                 Some((oid(0)?, found))
             };
-            let (oid, found) = read().ok_or_else(|| Error::protocol("pg_type has a row that makes no sense"))?;
+            let (oid, found) =
+                read().ok_or_else(|| Error::protocol("pg_type has a row that makes no sense"))?;
             self.0.insert(oid, found);
         }
         Ok(())
@@ -137,7 +134,8 @@ impl Types {
 
     /// How to write a key of this type.
     pub(super) fn key_type(&self, oid: u32) -> Result<KeyType, Error> {
-        let (_, row) = self.base(oid).ok_or_else(|| Error::protocol(format!("type {oid} of a key is not known")))?;
+        let (_, row) =
+            self.base(oid).ok_or_else(|| Error::protocol(format!("type {oid} of a key is not known")))?;
         Ok(KeyType {
             cast: format!("{}.{}", quote::identifier(&row.schema), quote::identifier(&row.name)),
             operator_schema: quote::identifier(&row.operator_schema),
