@@ -135,7 +135,7 @@ async fn session_settings_win_over_role_database_and_options() {
     );
     let client = settings(&text).connect(Purpose::Control).await.unwrap();
     for (setting, value) in [
-        ("DateStyle", "ISO, DMY"),
+        ("DateStyle", "ISO, MDY"),
         ("IntervalStyle", "iso_8601"),
         ("TimeZone", "UTC"),
         ("bytea_output", "hex"),

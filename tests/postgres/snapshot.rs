@@ -82,7 +82,7 @@ async fn c025_every_ordinary_key_type_is_paged_in_the_servers_order() {
         ("interval", "interval".to_owned(), format!("select n * interval '1 mon -1 day' from {n}")),
         ("json", "jsonb".to_owned(), format!("select to_jsonb(n) from {n}")),
         ("range", "int4range".to_owned(), format!("select int4range(n, n + 3) from {n}")),
-        ("oid", "oid".to_owned(), format!("select (n * 600000000)::bigint::oid from {n}")),
+        ("oid", "oid".to_owned(), format!("select (n * 600000000::bigint)::oid from {n}")),
         ("bits", "varbit".to_owned(), format!("select n::bit(5)::varbit from {n}")),
     ];
     let mut reader = reader(&database).await;
