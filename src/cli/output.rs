@@ -1,6 +1,9 @@
 //! Results on stdout: sentences for people, or one JSON value for programs.
 
-use std::io::{self, ErrorKind, Write};
+use std::{
+    fmt,
+    io::{self, ErrorKind, Write},
+};
 
 use serde::Serialize;
 
@@ -67,6 +70,18 @@ pub(super) struct ProblemShape {
     pub(super) key: String,
     /// What is wrong and what to do.
     pub(super) message: String,
+}
+
+impl fmt::Display for ProblemShape {
+    /// As [`ConfigError`](crate::config::ConfigError) writes it: `anabranch.toml:3:1: source.solt: …`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let (Some(line), Some(column)) = (self.line, self.column) {
+            write!(f, ":{line}:{column}")?;
+        }
+        let separator = if self.key.is_empty() { "" } else { ": " };
+        write!(f, "{separator}{}: {}", self.key, self.message)
+    }
 }
 
 /// Lines up rows under a heading, two spaces between columns.

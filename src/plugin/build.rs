@@ -25,6 +25,10 @@ pub struct BuildOptions {
     pub project: PathBuf,
     /// The folder to write `<name>.wasm` to; the project's own `dist` if none.
     pub out: Option<PathBuf>,
+    /// The file to write, in place of `<name>.wasm` in `out`.
+    pub output: Option<PathBuf>,
+    /// Cargo features to build with.
+    pub features: Vec<String>,
     /// Settings of the environment for cargo, beside this process's own.
     pub environment: Vec<(String, OsString)>,
 }
@@ -105,15 +109,18 @@ pub fn build(options: &BuildOptions) -> Result<Built, BuildError> {
         .map_err(|problem| BuildError::NoComponent { project: project.clone(), problem })?;
     let shape =
         judge(&component).map_err(|refusal| BuildError::Refused { project: project.clone(), refusal })?;
-    let out = options.out.clone().unwrap_or_else(|| project.join("dist"));
-    let path = out.join(format!("{}.wasm", linked.package));
-    write(&out, &path, &component).map_err(|problem| BuildError::Io { path: path.clone(), problem })?;
+    let path = options.output.clone().unwrap_or_else(|| {
+        let out = options.out.clone().unwrap_or_else(|| project.join("dist"));
+        out.join(format!("{}.wasm", linked.package))
+    });
+    write(&path, &component).map_err(|problem| BuildError::Io { path: path.clone(), problem })?;
     Ok(Built { path, size: component.len(), shape })
 }
 
 /// By rename, so that a running host never sees half of it.
-fn write(directory: &Path, path: &Path, bytes: &[u8]) -> io::Result<()> {
+fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(directory)?;
     let file = tempfile::Builder::new()
         .prefix(".building-")
@@ -209,6 +216,9 @@ fn run_cargo(options: &BuildOptions, manifest: &Path, toolchain: &Toolchain) -> 
         .arg(manifest)
         .envs(options.environment.iter().map(|(key, value)| (key, value)))
         .stderr(Stdio::inherit());
+    if !options.features.is_empty() {
+        command.arg("--features").arg(options.features.join(","));
+    }
     if let Some(linker) = &toolchain.linker {
         command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
     }

@@ -27,6 +27,8 @@ pub enum Severity {
 pub struct Finding {
     /// How bad.
     pub severity: Severity,
+    /// The table that it is about; none when it concerns the whole installation.
+    pub table: Option<EntityName>,
     /// A short stable word for programs, such as `wal-level`.
     pub code: &'static str,
     /// What is wrong.
@@ -37,11 +39,23 @@ pub struct Finding {
 
 impl Finding {
     fn error(code: &'static str, what: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, code, what: what.into(), fix: fix.into() }
+        Self { severity: Severity::Error, table: None, code, what: what.into(), fix: fix.into() }
     }
 
     fn warning(code: &'static str, what: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, code, what: what.into(), fix: fix.into() }
+        Self { severity: Severity::Warning, table: None, code, what: what.into(), fix: fix.into() }
+    }
+}
+
+impl Finding {
+    fn about(self, table: &EntityName) -> Self {
+        Self { table: Some(table.clone()), ..self }
+    }
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})\n  fix: {}", self.what, self.code, self.fix)
     }
 }
 
@@ -56,6 +70,8 @@ pub struct PreflightRequest<'a> {
     pub managed: bool,
     /// The mapped tables.
     pub tables: &'a [EntityName],
+    /// Those whose transforms name their own document ids, so that deletes need the whole old row.
+    pub full_identity: &'a [EntityName],
 }
 
 /// Looks at everything. An empty list means that streaming can start.
@@ -83,7 +99,8 @@ async fn server(client: &Client, request: &PreflightRequest<'_>) -> Result<Vec<F
           current_user::text, current_setting('max_slot_wal_keep_size')
         from pg_database, pg_roles where datname = current_database() and rolname = current_user";
     if client.server_version() < 14 {
-        let what = format!("the server is Postgres {}, and 14 is the oldest supported", client.server_version());
+        let what =
+            format!("the server is Postgres {}, and 14 is the oldest supported", client.server_version());
         return Ok(vec![Finding::error("version", what, "upgrade the server")]);
     }
     let row = client.query_one(sql, &[]).await?;
@@ -140,14 +157,22 @@ async fn server(client: &Client, request: &PreflightRequest<'_>) -> Result<Vec<F
 
 fn encoding_finding(encoding: &str) -> Finding {
     let what = match encoding {
-        "SQL_ASCII" => "the database is in SQL_ASCII: nothing tells which characters its bytes are".to_owned(),
-        other => return Finding::warning(
-            "encoding",
-            format!("the database is in {other}; its text is converted to UTF-8 by the server"),
-            "nothing to do, unless some of its characters have no UTF-8: the stream then stops with an error",
-        ),
+        "SQL_ASCII" => {
+            "the database is in SQL_ASCII: nothing tells which characters its bytes are".to_owned()
+        }
+        other => {
+            return Finding::warning(
+                "encoding",
+                format!("the database is in {other}; its text is converted to UTF-8 by the server"),
+                "nothing to do, unless some of its characters have no UTF-8: the stream then stops with an error",
+            );
+        }
     };
-    Finding::error("encoding", what, "copy the data into a database made with: create database … encoding 'UTF8' template template0;")
+    Finding::error(
+        "encoding",
+        what,
+        "copy the data into a database made with: create database … encoding 'UTF8' template template0;",
+    )
 }
 
 async fn slot_findings(
@@ -168,18 +193,24 @@ async fn slot_findings(
     if let Some(reason) = &slot.lost {
         findings.push(Finding::warning(
             "slot-lost",
-            format!("slot `{name}` is lost: {reason}; at the next start every mapped table will be backfilled"),
+            format!(
+                "slot `{name}` is lost: {reason}; at the next start every mapped table will be backfilled"
+            ),
             "alter system set max_slot_wal_keep_size = …; -- so that it lasts through the next outage",
         ));
     }
     Ok(())
 }
 
-async fn tables(client: &Client, request: &PreflightRequest<'_>, findings: &mut Vec<Finding>) -> Result<(), Error> {
+async fn tables(
+    client: &Client,
+    request: &PreflightRequest<'_>,
+    findings: &mut Vec<Finding>,
+) -> Result<(), Error> {
     let found = Catalog::new(request.publication).tables(client, request.tables).await?;
     for name in request.tables {
         let Some(table) = found.iter().find(|table| table.name == *name) else {
-            findings.push(missing_table(client, name).await?);
+            findings.push(missing_table(client, name).await?.about(name));
             continue;
         };
         table_findings(table, request, findings);
@@ -189,7 +220,7 @@ async fn tables(client: &Client, request: &PreflightRequest<'_>, findings: &mut 
             "table {} cannot be published: {}, and the application's own UPDATE and DELETE would fail",
             bad.relation, bad.why
         );
-        findings.push(Finding::error("identity", what, bad.fix));
+        findings.push(Finding::error("identity", what, bad.fix).about(&bad.entity));
     }
     Ok(())
 }
@@ -206,58 +237,98 @@ async fn missing_table(client: &Client, name: &EntityName) -> Result<Finding, Er
             let sql = "select n.nspname::text, c.relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
                 where c.relkind in ('r', 'p') and lower(c.relname) = lower($1) order by 1, 2 limit 1";
             let near = client.query_opt(sql, &[&name.table]).await?;
-            let near = near.map(|row| Ok::<_, Error>(EntityName::new(row.try_get::<_, String>(0)?, row.try_get::<_, String>(1)?)));
+            let near = near.map(|row| {
+                Ok::<_, Error>(EntityName::new(row.try_get::<_, String>(0)?, row.try_get::<_, String>(1)?))
+            });
             let hint = near.transpose()?.map_or_else(String::new, |near| format!("; there is {near}"));
             format!("table {name} does not exist in this database{hint}")
         }
     };
-    Ok(Finding::error("table", what, "correct the name in the configuration (upper and lower case count), or create the table"))
+    Ok(Finding::error(
+        "table",
+        what,
+        "correct the name in the configuration (upper and lower case count), or create the table",
+    ))
 }
 
 fn table_findings(table: &TableInfo, request: &PreflightRequest<'_>, findings: &mut Vec<Finding>) {
     let name = quote::entity(&table.name);
     if !table.readable {
         let what = format!("the role may not read {}, so it cannot be backfilled", table.name);
-        findings.push(Finding::error("select-right", what, format!("grant select on {name} to <role>;")));
+        findings.push(
+            Finding::error("select-right", what, format!("grant select on {name} to <role>;"))
+                .about(&table.name),
+        );
     }
     if !table.logged {
         let what = format!("{} is unlogged or temporary: its changes are not in the WAL", table.name);
-        findings.push(Finding::error("unlogged", what, format!("alter table {name} set logged;")));
+        findings.push(
+            Finding::error("unlogged", what, format!("alter table {name} set logged;")).about(&table.name),
+        );
     }
     let key = table.key_numbers();
     if key.is_empty() && table.replica_identity == ReplicaIdentity::Full {
-        findings.push(Finding::error(
-            "key",
-            format!("{} has neither a primary key nor a unique index over NOT NULL columns", table.name),
-            format!("alter table {name} add primary key (<columns>);"),
-        ));
+        findings.push(
+            Finding::error(
+                "key",
+                format!("{} has neither a primary key nor a unique index over NOT NULL columns", table.name),
+                format!("alter table {name} add primary key (<columns>);"),
+            )
+            .about(&table.name),
+        );
     }
-    let published = |number: &i16| table.columns.iter().any(|column| column.number == *number && column.published);
+    if request.full_identity.contains(&table.name) && table.replica_identity != ReplicaIdentity::Full {
+        findings.push(
+            Finding::error(
+                "full-identity",
+                format!(
+                    "the transform of {} names its own document ids, so that deletes need the whole old row",
+                    table.name
+                ),
+                format!("alter table {name} replica identity full;"),
+            )
+            .about(&table.name),
+        );
+    }
+    let published =
+        |number: &i16| table.columns.iter().any(|column| column.number == *number && column.published);
     if !key.iter().all(published) {
-        findings.push(Finding::error(
-            "key-columns",
-            format!("the publication leaves out key columns of {}", table.name),
-            format!(
-                "alter publication {} set table {name} (<columns, with the key>);",
-                quote::identifier(request.publication)
-            ),
-        ));
+        findings.push(
+            Finding::error(
+                "key-columns",
+                format!("the publication leaves out key columns of {}", table.name),
+                format!(
+                    "alter publication {} set table {name} (<columns, with the key>);",
+                    quote::identifier(request.publication)
+                ),
+            )
+            .about(&table.name),
+        );
     }
 }
 
-async fn publication(client: &Client, request: &PreflightRequest<'_>, findings: &mut Vec<Finding>) -> Result<(), Error> {
+async fn publication(
+    client: &Client,
+    request: &PreflightRequest<'_>,
+    findings: &mut Vec<Finding>,
+) -> Result<(), Error> {
     let name = quote::identifier(request.publication);
     let sql = "select has_database_privilege(current_database(), 'create'), current_database()::text, current_user::text,
           exists (select from pg_namespace where nspname = 'anabranch'),
           exists (select from pg_publication where pubname = $1)";
     let row = client.query_one(sql, &[&request.publication]).await?;
-    let (may_create, database, role): (bool, String, String) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let (may_create, database, role): (bool, String, String) =
+        (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
     let (schema, exists): (bool, bool) = (row.try_get(3)?, row.try_get(4)?);
     if !may_create && (!schema || (request.managed && !exists)) {
         findings.push(Finding::error(
             "create-right",
             "the role may not create the schema `anabranch` and the publication in this database",
-            format!("grant create on database {} to {};", quote::identifier(&database), quote::identifier(&role)),
+            format!(
+                "grant create on database {} to {};",
+                quote::identifier(&database),
+                quote::identifier(&role)
+            ),
         ));
     }
     if request.managed {
@@ -269,10 +340,13 @@ async fn publication(client: &Client, request: &PreflightRequest<'_>, findings: 
             let add = format!("alter publication {name} add table {};", quote::entity(table));
             (format!("publication `{}` does not have table {table}", request.publication), add)
         } else {
-            let create = format!("create publication {name} for table {} with (publish_via_partition_root = true);", quote::entity(table));
+            let create = format!(
+                "create publication {name} for table {} with (publish_via_partition_root = true);",
+                quote::entity(table)
+            );
             (format!("publication `{}` does not exist", request.publication), create)
         };
-        findings.push(Finding::error("publication", what, fix));
+        findings.push(Finding::error("publication", what, fix).about(table));
     }
     Ok(())
 }
@@ -295,15 +369,18 @@ async fn owners(
     for row in client.text_results(&sql).await?.into_iter().flatten() {
         let text = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
         let table = EntityName::new(text(0), text(1));
-        findings.push(Finding::error(
-            "owner",
-            format!("only the owner of {table}, `{}`, may add it to a publication", text(2)),
-            format!(
-                "grant {} to {}; -- or create the publication as the owner and set `managed = false`",
-                quote::identifier(text(2)),
-                quote::identifier(role)
-            ),
-        ));
+        findings.push(
+            Finding::error(
+                "owner",
+                format!("only the owner of {table}, `{}`, may add it to a publication", text(2)),
+                format!(
+                    "grant {} to {}; -- or create the publication as the owner and set `managed = false`",
+                    quote::identifier(text(2)),
+                    quote::identifier(role)
+                ),
+            )
+            .about(&table),
+        );
     }
     Ok(())
 }
@@ -312,7 +389,11 @@ async fn owners(
 async fn pooler(client: &Client, findings: &mut Vec<Finding>) -> Result<(), Error> {
     let mut pids = Vec::new();
     for _ in 0..3 {
-        let row = client.text_results("select pg_backend_pid(), current_setting('DateStyle'), current_setting('TimeZone')").await?;
+        let row = client
+            .text_results(
+                "select pg_backend_pid(), current_setting('DateStyle'), current_setting('TimeZone')",
+            )
+            .await?;
         pids.push(row.into_iter().flatten().next().unwrap_or_default());
     }
     let pinned = pids.iter().all(|row| row.get(2).and_then(Option::as_deref) == Some("UTC"));

@@ -14,7 +14,7 @@ use crate::{
         Decision, DocumentRules, Identity, Inputs, PluginStamp, RolloutPolicy, Route, Stored, Wanted, compare,
     },
     plugin::Plugin,
-    postgres::{self, Catalog, Client, Finding, PreflightWanted, Scope, Severity},
+    postgres::{self, Catalog, Client, Finding, PreflightRequest, Severity},
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
 };
 
@@ -27,7 +27,6 @@ pub struct WantedMapping {
     pub mapping: Mapping,
     /// What its documents come from.
     pub identity: Identity,
-    wants_deletes: bool,
     names_ids: bool,
 }
 
@@ -66,10 +65,10 @@ pub(super) struct Planned {
     pub(super) table: TableState,
     /// Its destination is emptied before it is rebuilt.
     pub(super) purge: bool,
+    /// Its generation is a new one, so that no stored run is of it.
+    pub(super) rebuilt: bool,
     /// The stored run that it may go on with.
     pub(super) run: Option<StoredRun>,
-    wants_deletes: bool,
-    names_ids: bool,
 }
 
 impl Planned {
@@ -109,7 +108,10 @@ pub(super) struct ReloadContext {
 ///
 /// # Errors
 /// They do not fit together.
-pub fn wanted(config: &Config, plugins: &PluginSet) -> Result<Vec<WantedMapping>, crate::config::ConfigError> {
+pub fn wanted(
+    config: &Config,
+    plugins: &PluginSet,
+) -> Result<Vec<WantedMapping>, crate::config::ConfigError> {
     let mappings = resolve_mappings(config, &plugins.descriptions())?;
     for notice in &mappings.notices {
         warn!("{notice}");
@@ -132,8 +134,7 @@ pub fn wanted(config: &Config, plugins: &PluginSet) -> Result<Vec<WantedMapping>
             version_key: mapping.version.clone(),
             inputs: Inputs::of(&plugin.description),
         };
-        let (wants_deletes, names_ids) = (plugin.description.wants_deletes, plugin.description.names_ids);
-        Some(WantedMapping { mapping, identity, wants_deletes, names_ids })
+        Some(WantedMapping { mapping, identity, names_ids: plugin.description.names_ids })
     };
     Ok(mappings.mappings.into_iter().filter_map(complete).collect())
 }
@@ -168,11 +169,11 @@ pub async fn findings(
     tables.dedup();
     let full = wanted.iter().filter(|wanted| wanted.names_ids);
     let full: Vec<EntityName> = full.map(|wanted| wanted.mapping.entity.clone()).collect();
-    let request = PreflightWanted {
+    let request = PreflightRequest {
         slot: &config.source.slot,
         publication: &config.source.publication,
-        manage_publication: config.source.manage_publication,
-        entities: &tables,
+        managed: config.source.manage_publication,
+        tables: &tables,
         full_identity: &full,
     };
     postgres::preflight(control, &request).await
@@ -188,17 +189,18 @@ pub(super) async fn preflight(
     wanted: &[WantedMapping],
 ) -> Result<Tables, TermError> {
     let findings = findings(config, control, wanted).await?;
-    let mut tables: Tables = wanted.iter().map(|wanted| (wanted.mapping.entity.clone(), TableState::default())).collect();
+    let mut tables: Tables =
+        wanted.iter().map(|wanted| (wanted.mapping.entity.clone(), TableState::default())).collect();
     let mut fatal = Vec::new();
     for finding in findings {
-        match (&finding.scope, finding.severity) {
-            (_, Severity::Warning) => warn!("{finding}"),
-            (Scope::Table(entity), Severity::Error) => {
+        match (finding.severity, &finding.table) {
+            (Severity::Warning, _) => warn!("{finding}"),
+            (Severity::Error, Some(entity)) => {
                 if let Some(table) = tables.get_mut(entity) {
                     table.problem.get_or_insert_with(|| finding.to_string());
                 }
             }
-            (Scope::Installation, Severity::Error) => fatal.push(finding.to_string()),
+            (Severity::Error, None) => fatal.push(finding.to_string()),
         }
     }
     if fatal.is_empty() && !tables.is_empty() && tables.values().all(|table| table.problem.is_some()) {
@@ -266,7 +268,9 @@ pub(super) async fn decide(
     }
     if !planned.iter().any(|plan| plan.verdict == Verdict::Runs) {
         let reasons = planned.iter().map(|plan| match &plan.verdict {
-            Verdict::Held { reason } | Verdict::Refused { reason } => format!("{}: {reason}", plan.stored.name),
+            Verdict::Held { reason } | Verdict::Refused { reason } => {
+                format!("{}: {reason}", plan.stored.name)
+            }
             Verdict::Runs => String::new(),
         });
         return Err(TermError::NothingToRun { reasons: reasons.collect() });
@@ -302,7 +306,7 @@ fn plan_one(
     table: TableState,
     source: &Source,
 ) -> Result<Planned, TermError> {
-    let WantedMapping { mapping, identity, wants_deletes, names_ids } = wanted;
+    let WantedMapping { mapping, identity, .. } = wanted;
     let identity = identity_text(&mapping.name, &identity)?;
     let fresh = StoredMapping {
         name: mapping.name.clone(),
@@ -364,7 +368,8 @@ fn plan_one(
         (stored.last_error, stored.attempts) = (None, 0);
     }
     stored.accepted = stored.accepted.max(if before.is_some() { Lsn::ZERO } else { source.confirmed });
-    Ok(Planned { mapping, stored, verdict, table, purge, run: None, wants_deletes, names_ids })
+    let rebuilt = before.is_none_or(|before| before.generation != stored.generation);
+    Ok(Planned { mapping, stored, verdict, table, purge, rebuilt, run: None })
 }
 
 /// An identity as it is stored.

@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::{
     backfill::{Attempt, ChunkRead, KeyColumn, Keys, MarkerKind, ReadFailure, ReadRequest},
-    model::{ChangeBatch, Relation},
+    model::{ChangeBatch, EntityName, Relation},
     postgres::{ChunkRequest, Client, ConnectSettings, Error, ErrorKind, Purpose, SnapshotReader},
 };
 
@@ -128,8 +128,7 @@ async fn one(
     let event = match error.kind() {
         ErrorKind::KeyChanged => ReadEvent::KeyChanged { table: request.table },
         kind => {
-            let failure =
-                ReadFailure { timed_out: kind == ErrorKind::Cancelled, message: error.to_string() };
+            let failure = ReadFailure { timed_out: kind == ErrorKind::Cancelled, message: error.to_string() };
             ReadEvent::Failed { attempt: request.attempt, failure }
         }
     };
@@ -158,9 +157,9 @@ async fn read(
     };
     let page = sessions.pages.read_chunk(&page).await?;
     if page.relation.oid != request.table {
-        return Err(Error::recreated(&request.entity, request.table, page.relation.oid));
+        return Err(recreated(request));
     }
-    let Some(keys) = Keys::of_batch(&page.batch) else { return Err(Error::null_key(&request.entity)) };
+    let Some(keys) = Keys::of_batch(&page.batch) else { return Err(null_key(&request.entity)) };
     let chunk = ChunkRead {
         attempt: request.attempt,
         snapshot: Arc::new(page.snapshot),
@@ -184,4 +183,19 @@ fn key_columns(relation: &Relation) -> Vec<KeyColumn> {
         KeyColumn { name: column.name.clone(), attribute: 0, type_oid: column.type_oid, collation: 0 }
     };
     relation.key.iter().map(column).collect()
+}
+
+fn recreated(request: &ReadRequest) -> Error {
+    let message = format!(
+        "table {} is another one than when this term began (its oid is not {} any more): it was dropped and made \
+         again, or its name was given to another table",
+        request.entity, request.table
+    );
+    Error::new(ErrorKind::Table, message)
+}
+
+fn null_key(entity: &EntityName) -> Error {
+    let message =
+        format!("a row of {entity} has NULL in its key, so it has no document id; declare the key not null");
+    Error::new(ErrorKind::Table, message)
 }

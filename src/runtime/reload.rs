@@ -53,7 +53,7 @@ impl PluginSet {
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Loads the directory again whenever its content changes, and tells. Runs until `shutdown` is cancelled.
-pub async fn watch(
+pub(super) async fn watch(
     host: PluginHost,
     config: Arc<Config>,
     changed: mpsc::Sender<Arc<PluginSet>>,

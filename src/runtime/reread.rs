@@ -49,7 +49,8 @@ impl Rereader {
         if missing.is_empty() {
             return Ok((Arc::clone(batch), selection.to_vec()));
         }
-        let Some(relation) = missing.first().map(|&index| batch.relation(&batch.changes[index as usize])) else {
+        let Some(relation) = missing.first().map(|&index| batch.relation(&batch.changes[index as usize]))
+        else {
             return Ok((Arc::clone(batch), selection.to_vec()));
         };
         let keys: Vec<_> = missing.iter().filter_map(|&index| key_texts(batch, index)).collect();

@@ -81,7 +81,9 @@ impl Scribe {
         let Self { notes, mut task, .. } = self;
         drop(notes);
         if tokio::time::timeout(limit, &mut task).await.is_err() {
-            debug!("the state schema did not take the last notes in time; they are repeated at the next start");
+            debug!(
+                "the state schema did not take the last notes in time; they are repeated at the next start"
+            );
             task.abort();
         }
     }

@@ -102,8 +102,7 @@ async fn publish(
             store.save_installation(state, installation).await?;
         }
     }
-    let plan =
-        PublicationPlan { name: &settings.publication, managed: settings.manage_publication, tables };
+    let plan = PublicationPlan { name: &settings.publication, managed: settings.manage_publication, tables };
     let change = ensure_publication(control, &plan).await?;
     if change.created || !change.added.is_empty() || !change.dropped.is_empty() {
         info!(publication = settings.publication, ?change, "published the mapped tables");

@@ -11,7 +11,6 @@ use crate::{
     config::Config,
     pipeline::{Backoff, NextAttempt, RetryPolicy},
     plugin::PluginHost,
-    postgres::ConnectSettings,
     sink,
 };
 
@@ -33,7 +32,7 @@ const TERMS: RetryPolicy = RetryPolicy::doubling(Duration::from_millis(500), Dur
 /// What cannot be cured by trying again, before the first term began: a config that cannot work, a source
 /// that is not ready. Later on everything is tried again, and `status` shows it.
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
-    let settings = connect_settings(&config)?;
+    let settings = config.source.connect.clone();
     let host = PluginHost::new(host_settings(&config))?;
     let plugins = PluginSet::load(&host, &config).await?;
     if !plugins.problems.is_empty() {
@@ -41,7 +40,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunE
     }
     let sinks = build_sinks(&config)?;
     let (changed, mut reloads) = mpsc::channel(1);
-    let context = Context { config: Arc::new(config), settings, host: host.clone(), sinks };
+    let context = Context { config: Arc::new(config), settings, sinks };
     let watching = tokio::spawn(reload::watch(host, Arc::clone(&context.config), changed, shutdown.clone()));
     let ended = terms(&context, Arc::new(plugins), &mut reloads, &shutdown).await;
     watching.abort();
@@ -96,12 +95,6 @@ async fn pause(backoff: &mut Backoff, failure: &TermError, shutdown: &Cancellati
     let waited = shutdown.run_until_cancelled(tokio::time::sleep(delay)).await;
     info!("beginning a new term");
     waited.is_some()
-}
-
-/// The source, from the config or the `PG*` environment.
-pub fn connect_settings(config: &Config) -> Result<ConnectSettings, TermError> {
-    let url = config.source.url.as_ref().map_or("", |url| url.expose());
-    Ok(ConnectSettings::parse(url, |name| std::env::var(name).ok())?)
 }
 
 /// What plugins may use, from the config.

@@ -15,7 +15,6 @@ use crate::{
     config::Config,
     model::Lsn,
     pipeline::{LaneId, Ledger, Subscriptions},
-    plugin::PluginHost,
     postgres::{Client, ConnectSettings, Leadership, Purpose, StreamOptions},
     state::Store,
 };
@@ -26,7 +25,7 @@ use super::{
     lane::{LaneEvent, LaneHandle, LaneSettings},
     outlet::Outlet,
     plan::{self, Planned, Verdict},
-    pump::{Probe, Pump, PumpSettings, Stopped},
+    pump::{Probe, Pump, PumpSettings, Saving, Stopped},
     readers::{Readers, Reading},
     relations::Relations,
     reload::PluginSet,
@@ -46,7 +45,6 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) struct Context {
     pub(super) config: Arc<Config>,
     pub(super) settings: ConnectSettings,
-    pub(super) host: PluginHost,
     pub(super) sinks: BTreeMap<String, Arc<Outlet>>,
 }
 
@@ -220,7 +218,8 @@ fn assemble(
         scribe: Scribe::start(&config.source.slot, state),
         lane_events,
         probe: Probe { pending: false, last: std::time::Instant::now() },
-        saved: std::time::Instant::now(),
+        secured: source.confirmed,
+        saving: Saving { last: std::time::Instant::now(), worked: false, noted: source.confirmed },
         wrote: std::time::Instant::now(),
     };
     pump.begin_backfills();

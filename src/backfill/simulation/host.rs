@@ -146,7 +146,12 @@ fn keys_of(event: &Event) -> (usize, Option<u32>, Option<u32>, u64) {
 impl Host {
     /// Makes publication, slot and three mappings: two of table 0, one of table 1, which joins the
     /// publication later when `late_table`.
-    pub(super) fn install(source: &mut Source, late_table: bool, fault: Option<Fault>, rng: &mut Prng) -> Self {
+    pub(super) fn install(
+        source: &mut Source,
+        late_table: bool,
+        fault: Option<Fault>,
+        rng: &mut Prng,
+    ) -> Self {
         source.published[1] = !late_table;
         let baseline = match rng.chance(80) {
             true => source.slot_snapshot(),
@@ -163,8 +168,7 @@ impl Host {
             disk.lanes.push(LaneDisk { table, generation: 1, ..LaneDisk::default() });
         }
         let live = Self::boot(&mut disk, source, fault, rng);
-        let mut host =
-            Self { disk, live, fault, now: 0, runs_made: 0, emitted: 0, dropped: 0, rereads: 0 };
+        let mut host = Self { disk, live, fault, now: 0, runs_made: 0, emitted: 0, dropped: 0, rereads: 0 };
         for (table, lanes) in [(0, vec![0, 1]), (1, vec![2])] {
             if table == 0 || !late_table {
                 host.request(table, &lanes, None, source, rng);
@@ -570,7 +574,9 @@ impl Host {
                 for (key, value) in rows {
                     let newest = disk.newest.get(&key).copied().unwrap_or(0).max(disk.newest_truncate);
                     if value < newest && self.fault.is_none() {
-                        return Err(format!("lane {lane}: row {key} = {value} replaces a newer one, {newest}"));
+                        return Err(format!(
+                            "lane {lane}: row {key} = {value} replaces a newer one, {newest}"
+                        ));
                     }
                     disk.docs.insert(key, (value, generation));
                 }
@@ -627,7 +633,12 @@ impl Host {
         self.carry_out(commands, source, rng)
     }
 
-    pub(super) fn yield_to_live(&mut self, on: bool, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
+    pub(super) fn yield_to_live(
+        &mut self,
+        on: bool,
+        source: &mut Source,
+        rng: &mut Prng,
+    ) -> Result<(), String> {
         let commands = self.live.machine.yield_to_live(on);
         self.carry_out(commands, source, rng)
     }
@@ -743,7 +754,12 @@ fn table_of(request: &ReadRequest) -> usize {
     request.table as usize
 }
 
-fn read_page(request: &ReadRequest, snapshot: &Arc<Snapshot>, source: &Source, rng: &mut Prng) -> ChunkRead<Rows> {
+fn read_page(
+    request: &ReadRequest,
+    snapshot: &Arc<Snapshot>,
+    source: &Source,
+    rng: &mut Prng,
+) -> ChunkRead<Rows> {
     let after = request.after.as_ref().map(|cursor| cursor.values[0].parse().unwrap());
     let mut rows = source.rows(table_of(request), snapshot, after);
     let fits = (request.max_bytes / 10).max(1);

@@ -299,7 +299,12 @@ fn destination_equals_source_after_quiet() {
             failures.push(format!("seed {seed}: {error}"));
         }
     }
-    assert!(failures.is_empty(), "{} of {count}: {}", failures.len(), failures[..failures.len().min(5)].join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} of {count}: {}",
+        failures.len(),
+        failures[..failures.len().min(5)].join("\n")
+    );
     assert!(figures.emitted > count && figures.dropped > count / 4 && figures.rereads > 0, "{figures:?}");
     if std::env::var_os("ANABRANCH_SIMULATION_COUNT").is_some() {
         panic!("passed; {figures:?}");
