@@ -260,6 +260,12 @@ fn table_findings(table: &TableInfo, request: &PreflightRequest<'_>, findings: &
                 .about(&table.name),
         );
     }
+    if table.row_security {
+        let what =
+            format!("row security policies keep rows of {} from the role, and reading it fails", table.name);
+        findings
+            .push(Finding::error("row-security", what, "alter role <role> bypassrls;").about(&table.name));
+    }
     if !table.logged {
         let what = format!("{} is unlogged or temporary: its changes are not in the WAL", table.name);
         findings.push(

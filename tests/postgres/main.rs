@@ -3,6 +3,7 @@
 
 mod connect;
 mod leader;
+mod preflight;
 mod publication;
 mod slot;
 mod snapshot;

@@ -113,3 +113,26 @@ async fn c030_tables_whose_application_would_fail_are_not_published() {
         .await
         .unwrap();
 }
+
+#[tokio::test]
+async fn c016_a_generated_column_in_the_identity_breaks_writes_from_18_on() {
+    let (cluster, database) = shared_database().await;
+    database
+        .execute(
+            "create table public.t (id int primary key, a int, b int generated always as (a * 2) stored);
+             alter table public.t replica identity full; insert into public.t values (1, 1)",
+        )
+        .await
+        .unwrap();
+    let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
+    let tables = names(&["public.t"]);
+    let plan = PublicationPlan { name: "p", managed: true, tables: &tables };
+    let made = ensure_publication(&client, &plan).await;
+    if cluster.major() >= 18 {
+        let error = made.unwrap_err();
+        assert!(error.to_string().contains("generated column"), "{error}");
+    } else {
+        assert!(made.unwrap().created);
+    }
+    database.execute("update public.t set a = 2").await.unwrap();
+}
