@@ -293,7 +293,11 @@ impl Pump {
     /// behind everything that was read ahead. Where a chunk is emitted is where it is judged, so that waiting
     /// costs nothing but time.
     fn put_live_first(&mut self) {
-        let busy = self.lanes.keys().any(|&lane| self.ledger.outstanding(lane) >= ENOUGH_IN_HAND);
+        let has_enough = |(&id, lane): (&LaneId, &Lane)| {
+            let works = lane.handle.as_ref().is_some_and(|handle| !handle.failing());
+            works && self.ledger.outstanding(id) >= ENOUGH_IN_HAND
+        };
+        let busy = self.lanes.iter().any(has_enough);
         if busy != self.yielding {
             self.yielding = busy;
             let commands = self.machine.yield_to_live(busy);
