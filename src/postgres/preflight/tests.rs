@@ -124,10 +124,6 @@ fn findings_are_json_with_stable_words() {
         json,
         r#"{"severity":"error","code":"key-nullable","table":"public.t","what":"w","fix":null}"#
     );
-    assert_eq!(
-        serde_json::to_string(&Code::KeyNullable).unwrap(),
-        format!("\"{}\"", Code::KeyNullable.as_str())
-    );
     let whole = Finding { table: None, ..finding };
     assert!(serde_json::to_string(&whole).unwrap().contains(r#""table":null"#));
 }
