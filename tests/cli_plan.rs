@@ -1,6 +1,6 @@
 //! `plugin build`, `plugin inspect`, `check` and `plan` with a real plugin and a real Postgres.
 
-use std::process::Output;
+use std::{process::Output, time::Duration};
 
 use anabranch::{
     model::{EntityName, Lsn},
@@ -128,4 +128,27 @@ async fn plan_tells_new_rebuild_and_refused() {
     assert_eq!(output.status.code(), Some(1));
     let reason = shape["mappings"][0]["reasons"][0].as_str().unwrap();
     assert!(reason.contains("product-search 1.5.0 has other bytes") && reason.contains("bump"), "{reason}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn run_works_until_it_is_told_to_stop_and_plan_finds_no_change_then() {
+    let (mut host, database) = shop("1.4.0").await;
+    database
+        .execute("insert into public.products select i, 'p' || i, null, 1.5, true from generate_series(1, 50) as i")
+        .await
+        .unwrap();
+    tokio::task::block_in_place(|| {
+        host.start().unwrap();
+        testkit::wait_for("the backfill to complete", Duration::from_secs(60), || {
+            let status = host.status()?;
+            Ok(status["mappings"][0]["built"] == 1 && status["backfills"][0]["status"] == "complete")
+        })
+        .unwrap();
+        let ended = host.terminate(Duration::from_secs(30)).unwrap();
+        assert_eq!(ended.code(), Some(0), "{}", host.log());
+    });
+    let said = host.run(&["plan"]).unwrap();
+    assert_eq!(String::from_utf8_lossy(&said.stdout), "no change\n");
+    assert_eq!(said.status.code(), Some(0));
+    database.drop_slots().await.unwrap();
 }

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::{
-    model::EntityName,
     config::{Config, Mapping, Mappings},
+    model::EntityName,
     plugin::{Plugin, PluginError},
     postgres::{Finding, PreflightRequest, Purpose, Severity, preflight},
 };
@@ -59,7 +59,8 @@ struct FindingShape {
     code: &'static str,
     message: String,
     /// A statement or setting that helps.
-    fix: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<String>,
 }
 
 pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
@@ -89,7 +90,7 @@ pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
 
 /// The tables whose transforms name their own document ids.
 fn full_identity(plugins: &Plugins, mappings: &Mappings) -> Vec<EntityName> {
-    let names_ids = |name: &str| plugins.named(name).is_some_and(|plugin| plugin.description.names_ids);
+    let names_ids = |name: &str| plugins.named(name).is_some_and(|plugin| plugin.description().names_ids);
     let mappings = mappings.mappings.iter().filter(|mapping| names_ids(&mapping.transform));
     mappings.map(|mapping| mapping.entity.clone()).collect()
 }
@@ -131,8 +132,8 @@ fn plugin_shapes(plugins: &Plugins) -> Vec<PluginShape> {
     let shape = |(path, plugin): &(PathBuf, Result<Plugin, PluginError>)| PluginShape {
         path: path.display().to_string(),
         ok: plugin.is_ok(),
-        name: plugin.as_ref().ok().map(|plugin| plugin.revision.name.clone()),
-        version: plugin.as_ref().ok().map(|plugin| plugin.revision.version.to_string()),
+        name: plugin.as_ref().ok().map(|plugin| plugin.revision().name.clone()),
+        version: plugin.as_ref().ok().map(|plugin| plugin.revision().version.to_string()),
         verdict: match plugin {
             Ok(_) => "ok".to_owned(),
             Err(error) => error.to_string(),
@@ -170,7 +171,7 @@ fn text(shape: &Shape) -> String {
     }
     for finding in &shape.findings {
         lines.push(format!("{:<8} {}: {}", finding.severity, finding.code, finding.message));
-        lines.push(format!("         fix: {}", finding.fix));
+        lines.extend(finding.fix.iter().map(|fix| format!("         fix: {fix}")));
     }
     lines.push(if shape.ok { "ready to run".to_owned() } else { "not ready to run".to_owned() });
     lines.join("\n")
@@ -186,7 +187,7 @@ mod tests {
             severity: "error",
             code: "wal-level",
             message: "wal_level is `replica`, and streaming needs `logical`".into(),
-            fix: "alter system set wal_level = 'logical';".into(),
+            fix: Some("alter system set wal_level = 'logical';".into()),
         };
         let shape = Shape { findings: vec![finding], ..Shape::default() };
         assert_eq!(

@@ -8,15 +8,18 @@ mod check;
 mod output;
 mod plan;
 mod plugin;
-mod run;
 mod prepare;
+mod run;
 mod status;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::config::{self, Config, ConfigError, LogFormat, LogLevel};
+use crate::{
+    config::{self, Config, ConfigError, LogFormat, LogLevel},
+    runtime::{RunError, TermError},
+};
 
 use output::{ErrorShape, Output, ProblemShape};
 
@@ -62,12 +65,12 @@ struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Stream and backfill until told to stop.
+    Run(run::Arguments),
     /// Check config, plugins and source; change nothing.
     Check(check::Arguments),
     /// Show which mappings would be rebuilt, and why.
     Plan(plan::Arguments),
-    /// Streams and backfills until told to stop. SIGTERM or SIGINT drains and exits 0.
-    Run(run::Arguments),
     /// Show where an installation stands, from its database alone.
     Status(status::Arguments),
     /// Build and look into plugins.
@@ -143,9 +146,9 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let output = Output { json: cli.global.json };
     let context = Context { global: cli.global, output };
     let result = match cli.command {
+        Command::Run(arguments) => run::run(&context, &arguments),
         Command::Check(arguments) => check::run(&context, &arguments),
         Command::Plan(arguments) => plan::run(&context, &arguments),
-        Command::Run(arguments) => run::run(&context, &arguments),
         Command::Plugin(arguments) => plugin::run(&context, &arguments),
         Command::Status(arguments) => status::run(&context, &arguments),
     };
@@ -169,6 +172,13 @@ fn describe(error: &anyhow::Error) -> (Exit, ErrorShape) {
         if let Some(config) = cause.downcast_ref::<ConfigError>() {
             exit = Exit::Usage;
             problems.extend(problems_of(config));
+        } else if let Some(run) = cause.downcast_ref::<RunError>() {
+            if let RunError::Term(TermError::Config(config)) = run {
+                problems.extend(problems_of(config));
+            }
+            if run.is_config() {
+                exit = Exit::Usage;
+            }
         } else if cause.is::<UsageError>() {
             exit = Exit::Usage;
         }

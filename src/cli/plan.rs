@@ -67,7 +67,7 @@ fn wanted(config: &Config, plugins: &Plugins, mappings: &Mappings) -> Vec<Wanted
     let with_plugin = mappings.mappings.iter().filter_map(|mapping| {
         let plugin = plugins.named(&mapping.transform)?;
         let kind = config.sinks.get(&mapping.sink)?.kind();
-        Some(mapping.wanted(&plugin.revision, &plugin.description, kind))
+        Some(mapping.wanted(plugin.revision(), plugin.description(), kind))
     });
     with_plugin.collect()
 }

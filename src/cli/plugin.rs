@@ -74,8 +74,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
 fn build(context: &Context, arguments: &BuildArguments) -> anyhow::Result<Exit> {
     let built = build::build(&BuildOptions {
         project: arguments.project.clone(),
-        out: arguments.out.clone(),
-        output: arguments.output.clone(),
+        output: arguments.output.clone().or_else(|| arguments.out.clone()),
         features: arguments.features.clone(),
         environment: Vec::new(),
     })?;

@@ -19,7 +19,7 @@ impl Plugins {
     /// Loads every plugin, which compiles those that are not in the cache.
     pub(super) fn load(config: &Config) -> Result<Self, PluginError> {
         let host = PluginHost::new(config.plugins.host_settings())?;
-        Ok(Self { files: host.scan(&config.plugins.dir)? })
+        Ok(Self { files: host.scan_blocking(&config.plugins.dir)? })
     }
 
     pub(super) fn loaded(&self) -> impl Iterator<Item = &Plugin> {
@@ -31,12 +31,12 @@ impl Plugins {
     }
 
     pub(super) fn named(&self, name: &str) -> Option<&Plugin> {
-        self.loaded().find(|plugin| plugin.revision.name == name)
+        self.loaded().find(|plugin| plugin.revision().name == name)
     }
 
     pub(super) fn mappings(&self, config: &Config) -> Result<Mappings, ConfigError> {
         let descriptions: Vec<Description> =
-            self.loaded().map(|plugin| (*plugin.description).clone()).collect();
+            self.loaded().map(|plugin| (**plugin.description()).clone()).collect();
         resolve_mappings(config, &descriptions)
     }
 }

@@ -4,7 +4,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::runtime::{self, Signals};
 
-use super::{Context, Exit, UsageError};
+use super::{Context, Exit};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {}
@@ -15,15 +15,11 @@ pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
     context.block_on(async {
         let shutdown = CancellationToken::new();
         let signals = Signals::install()?;
-        let ended = tokio::select! {
-            ended = runtime::run(config, shutdown.clone()) => ended,
+        tokio::select! {
+            ended = runtime::run(config, shutdown.clone()) => ended?,
             // Goes on until the process does.
-            () = signals.govern(shutdown) => Ok(()),
-        };
-        match ended {
-            Ok(()) => Ok(Exit::Done),
-            Err(error) if error.is_config() => Err(anyhow::Error::from(error).context(UsageError("".into()))),
-            Err(error) => Err(error.into()),
+            () = signals.govern(shutdown) => {}
         }
+        Ok(Exit::Done)
     })
 }

@@ -76,9 +76,9 @@ impl PluginsSettings {
     pub fn host_settings(&self) -> HostSettings {
         HostSettings {
             cache_dir: Some(self.cache_dir.clone()),
-            memory_limit: self.limits.memory,
+            memory: self.limits.memory,
             call_deadline: self.limits.call_deadline,
-            max_output_bytes: self.limits.max_output,
+            max_output: self.limits.max_output,
             instances: self.limits.instances,
             named: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.limits.guest())).collect(),
             ..HostSettings::default()
@@ -121,9 +121,9 @@ pub struct PluginLimits {
 impl PluginLimits {
     fn guest(&self) -> GuestLimits {
         GuestLimits {
-            memory_limit: self.memory,
+            memory: self.memory,
             call_deadline: self.call_deadline,
-            max_output_bytes: self.max_output,
+            max_output: self.max_output,
             instances: self.instances,
         }
     }

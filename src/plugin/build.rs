@@ -23,9 +23,8 @@ const TARGET: &str = "wasm32-unknown-unknown";
 pub struct BuildOptions {
     /// The project's folder: that of its Cargo.toml.
     pub project: PathBuf,
-    /// The folder to write `<name>.wasm` to; the project's own `dist` if none.
-    pub out: Option<PathBuf>,
-    /// The file to write, in place of `<name>.wasm` in `out`.
+    /// The file to write (it ends with `.wasm`), or the folder to write `<name>.wasm` to; `dist` in the
+    /// project's folder if none.
     pub output: Option<PathBuf>,
     /// Cargo features to build with.
     pub features: Vec<String>,
@@ -101,7 +100,7 @@ pub fn build(options: &BuildOptions) -> Result<Built, BuildError> {
     let project = &options.project;
     let manifest = project.join("Cargo.toml");
     let manifest = manifest.canonicalize().map_err(|_| BuildError::NoProject(project.clone()))?;
-    let toolchain = Toolchain::find()?;
+    let toolchain = Toolchain::find(&options.environment)?;
     let linked = run_cargo(options, &manifest, &toolchain)?;
     let module =
         fs::read(&linked.path).map_err(|problem| BuildError::Io { path: linked.path.clone(), problem })?;
@@ -109,10 +108,9 @@ pub fn build(options: &BuildOptions) -> Result<Built, BuildError> {
         .map_err(|problem| BuildError::NoComponent { project: project.clone(), problem })?;
     let shape =
         judge(&component).map_err(|refusal| BuildError::Refused { project: project.clone(), refusal })?;
-    let path = options.output.clone().unwrap_or_else(|| {
-        let out = options.out.clone().unwrap_or_else(|| project.join("dist"));
-        out.join(format!("{}.wasm", linked.package))
-    });
+    let output = options.output.clone().unwrap_or_else(|| project.join("dist"));
+    let is_file = output.extension().is_some_and(|extension| extension == "wasm");
+    let path = if is_file { output } else { output.join(format!("{}.wasm", linked.package)) };
     write(&path, &component).map_err(|problem| BuildError::Io { path: path.clone(), problem })?;
     Ok(Built { path, size: component.len(), shape })
 }
@@ -165,8 +163,10 @@ fn own_linker(rustc: &str) -> Result<Option<PathBuf>, BuildError> {
 }
 
 impl Toolchain {
-    fn find() -> Result<Self, BuildError> {
-        let rustc = env::var("RUSTC").unwrap_or_else(|_| "rustc".to_owned());
+    fn find(environment: &[(String, OsString)]) -> Result<Self, BuildError> {
+        let given = environment.iter().find(|(key, _)| key == "RUSTC").map(|(_, value)| value.clone());
+        let rustc = given.or_else(|| env::var_os("RUSTC")).unwrap_or_else(|| "rustc".into());
+        let rustc = rustc.to_string_lossy().into_owned();
         let libraries = PathBuf::from(output(&rustc, &["--print", "target-libdir", "--target", TARGET])?);
         let installed = fs::read_dir(&libraries).is_ok_and(|mut files| files.next().is_some());
         if !installed {
@@ -214,11 +214,9 @@ fn run_cargo(options: &BuildOptions, manifest: &Path, toolchain: &Toolchain) -> 
         .args(["build", "--release", "--target", TARGET, "--message-format", "json-render-diagnostics"])
         .arg("--manifest-path")
         .arg(manifest)
+        .args(options.features.iter().flat_map(|feature| ["--features", feature]))
         .envs(options.environment.iter().map(|(key, value)| (key, value)))
         .stderr(Stdio::inherit());
-    if !options.features.is_empty() {
-        command.arg("--features").arg(options.features.join(","));
-    }
     if let Some(linker) = &toolchain.linker {
         command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
     }

@@ -17,11 +17,11 @@ pub struct HostSettings {
     /// Where compiled code is kept between runs; none compiles anew each time. `cache_dir`.
     pub cache_dir: Option<PathBuf>,
     /// The memories of one instance, in bytes. `memory_limit`.
-    pub memory_limit: usize,
+    pub memory: usize,
     /// How long one call may take. `call_deadline`.
     pub call_deadline: Duration,
     /// Bytes of one call's reply. `max_output`.
-    pub max_output_bytes: usize,
+    pub max_output: usize,
     /// Instances of one plugin, which is how many calls run at once. `instances`.
     pub instances: usize,
     /// Documents that one change may have.
@@ -41,12 +41,12 @@ pub struct HostSettings {
 /// Limits that a plugin may have of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GuestLimits {
-    /// As [`HostSettings::memory_limit`].
-    pub memory_limit: usize,
+    /// As [`HostSettings::memory`].
+    pub memory: usize,
     /// As [`HostSettings::call_deadline`].
     pub call_deadline: Duration,
-    /// As [`HostSettings::max_output_bytes`].
-    pub max_output_bytes: usize,
+    /// As [`HostSettings::max_output`].
+    pub max_output: usize,
     /// As [`HostSettings::instances`].
     pub instances: usize,
 }
@@ -56,9 +56,9 @@ impl HostSettings {
     pub(super) fn of(&self, plugin: &str) -> Self {
         let mut settings = Self { named: BTreeMap::new(), ..self.clone() };
         if let Some(own) = self.named.get(plugin) {
-            settings.memory_limit = own.memory_limit;
+            settings.memory = own.memory;
             settings.call_deadline = own.call_deadline;
-            settings.max_output_bytes = own.max_output_bytes;
+            settings.max_output = own.max_output;
             settings.instances = own.instances;
         }
         settings
@@ -66,7 +66,7 @@ impl HostSettings {
 
     /// The memory of a plugin whose name is not known yet: what the one with the most may have.
     pub(super) fn most_memory(&self) -> usize {
-        self.named.values().map(|own| own.memory_limit).fold(self.memory_limit, usize::max)
+        self.named.values().map(|own| own.memory).fold(self.memory, usize::max)
     }
 }
 
@@ -74,9 +74,9 @@ impl Default for HostSettings {
     fn default() -> Self {
         Self {
             cache_dir: None,
-            memory_limit: 64 << 20,
+            memory: 64 << 20,
             call_deadline: Duration::from_secs(5),
-            max_output_bytes: 16 << 20,
+            max_output: 16 << 20,
             instances: thread::available_parallelism().map_or(2, usize::from).clamp(2, 8),
             max_documents: 10_000,
             batch_changes: 1000,
@@ -179,20 +179,20 @@ mod tests {
     #[test]
     fn limits_of_its_own_are_for_that_plugin_alone() {
         let own = GuestLimits {
-            memory_limit: 1 << 30,
+            memory: 1 << 30,
             call_deadline: Duration::from_secs(1),
-            max_output_bytes: 7,
+            max_output: 7,
             instances: 1,
         };
         let settings = HostSettings {
             named: BTreeMap::from([("big".to_owned(), own.clone())]),
-            memory_limit: 1 << 20,
+            memory: 1 << 20,
             ..HostSettings::default()
         };
         let big = settings.of("big");
-        assert_eq!((big.memory_limit, big.call_deadline), (own.memory_limit, own.call_deadline));
-        assert_eq!((big.max_output_bytes, big.instances), (own.max_output_bytes, own.instances));
-        assert_eq!(settings.of("other").memory_limit, 1 << 20);
+        assert_eq!((big.memory, big.call_deadline), (own.memory, own.call_deadline));
+        assert_eq!((big.max_output, big.instances), (own.max_output, own.instances));
+        assert_eq!(settings.of("other").memory, 1 << 20);
         assert_eq!(settings.most_memory(), 1 << 30);
         assert_eq!(HostSettings { named: BTreeMap::new(), ..settings }.most_memory(), 1 << 20);
     }

@@ -126,12 +126,9 @@ pub enum PluginError {
 /// A loaded plugin. Cheap to clone; its instances go with the last clone.
 #[derive(Clone)]
 pub struct Plugin {
-    /// Name, version, bytes and interface.
-    pub revision: Arc<Revision>,
-    /// What it says of itself.
-    pub description: Arc<Description>,
-    /// Where it was loaded from. The file is not needed any more.
-    pub path: Arc<Path>,
+    revision: Arc<Revision>,
+    description: Arc<Description>,
+    path: Arc<Path>,
     shared: Arc<Shared>,
 }
 
@@ -150,6 +147,24 @@ impl std::fmt::Debug for Plugin {
 }
 
 impl Plugin {
+    /// Name, version, bytes and interface.
+    #[must_use]
+    pub fn revision(&self) -> &Arc<Revision> {
+        &self.revision
+    }
+
+    /// What it says of itself.
+    #[must_use]
+    pub fn description(&self) -> &Arc<Description> {
+        &self.description
+    }
+
+    /// Where it was loaded from. The file is not needed any more.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// This plugin at work on an entity, with a mapping's settings.
     #[must_use]
     pub fn transform(&self, entity: &EntityName, settings: BTreeMap<String, String>) -> Transform {
@@ -181,11 +196,46 @@ fn kind_word(kind: PluginKind) -> &'static str {
 
 impl PluginHost {
     /// Loads a transform: reads the file, judges its names, compiles it (or takes it from the cache) and calls
-    /// `describe`. Takes up to seconds of CPU; call it where blocking is fine.
+    /// `describe`. Takes up to seconds of CPU, on a thread for blocking work.
     ///
     /// # Errors
     /// The file is no transform that this host can run; the error names it and says what to do.
-    pub fn load(&self, path: &Path) -> Result<Plugin, PluginError> {
+    pub async fn load(&self, path: &Path) -> Result<Plugin, PluginError> {
+        let (host, path) = (self.clone(), path.to_owned());
+        blocking(move || host.load_blocking(&path)).await?
+    }
+
+    /// Loads every `*.wasm` of a directory, in the order of their names. One that fails stops no other; two of
+    /// one name both fail. A directory that cannot be listed is one failure, under its own path.
+    pub async fn scan(&self, directory: &Path) -> Vec<(PathBuf, Result<Plugin, PluginError>)> {
+        let host = self.clone();
+        let listed = directory.to_owned();
+        let scanned = blocking(move || host.scan_blocking(&listed)).await.and_then(|scanned| scanned);
+        scanned.unwrap_or_else(|error| vec![(directory.to_owned(), Err(error))])
+    }
+
+    /// [`PluginHost::scan`] on this thread.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn scan_blocking(
+        &self,
+        directory: &Path,
+    ) -> Result<Vec<(PathBuf, Result<Plugin, PluginError>)>, PluginError> {
+        let load = |path: PathBuf| {
+            let plugin = self.load_blocking(&path);
+            (path, plugin)
+        };
+        let mut loaded: Vec<_> = list(directory)?.into_iter().map(load).collect();
+        refuse_duplicates(&mut loaded);
+        Ok(loaded)
+    }
+
+    /// [`PluginHost::load`] on this thread.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load_blocking(&self, path: &Path) -> Result<Plugin, PluginError> {
         let bytes = read(path)?;
         let Examined { component, shape, described } = self.examine(path, &bytes)?;
         let description = described.description;
@@ -209,23 +259,6 @@ impl PluginHost {
         let pool = Pool::new(self.inner.engine.clone(), exports, Arc::clone(&revision), &settings);
         let shared = Arc::new(Shared { pool, settings });
         Ok(Plugin { revision, description: Arc::new(description), path: Arc::from(path), shared })
-    }
-
-    /// Loads every `*.wasm` of a directory, in the order of their names. One that fails stops no other; two of
-    /// one name both fail.
-    ///
-    /// # Errors
-    /// The directory cannot be listed.
-    pub fn scan(&self, directory: &Path) -> Result<Vec<(PathBuf, Result<Plugin, PluginError>)>, PluginError> {
-        let mut loaded: Vec<_> = list(directory)?
-            .into_iter()
-            .map(|path| {
-                let plugin = self.load(&path);
-                (path, plugin)
-            })
-            .collect();
-        refuse_duplicates(&mut loaded);
-        Ok(loaded)
     }
 
     pub(super) fn examine(&self, path: &Path, bytes: &[u8]) -> Result<Examined, PluginError> {
@@ -269,6 +302,11 @@ impl PluginHost {
             PluginError::DescribeCall { path: path.to_owned(), problem }
         })
     }
+}
+
+/// Work that takes long, awaited by its caller.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, PluginError> {
+    tokio::task::spawn_blocking(work).await.map_err(|error| PluginError::Engine(error.to_string()))
 }
 
 fn shape_error(path: &Path, shape: &Shape, error: &wasmtime::Error) -> PluginError {

@@ -46,7 +46,7 @@ impl Pool {
             running: Semaphore::new(settings.instances.max(1)),
             idle: Mutex::new(Vec::new()),
             instances: settings.instances.max(1),
-            memory_limit: settings.memory_limit,
+            memory_limit: settings.memory,
             deadline: settings.call_deadline,
             recycle: (settings.recycle_after_calls, settings.recycle_after),
         }

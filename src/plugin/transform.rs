@@ -12,8 +12,8 @@ use super::{
     host::config::Settings,
 };
 use crate::model::{
-    Change, ChangeBatch, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Outcome, Outcomes,
-    Relation,
+    Change, ChangeBatch, Description, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Outcome,
+    Outcomes, Relation, Revision,
 };
 
 /// Culprits after which a batch is given up: the plugin, not a change, is broken.
@@ -62,6 +62,18 @@ impl Transform {
     #[must_use]
     pub fn plugin(&self) -> &Plugin {
         &self.plugin
+    }
+
+    /// The plugin's name, version and bytes.
+    #[must_use]
+    pub fn revision(&self) -> &Arc<Revision> {
+        self.plugin.revision()
+    }
+
+    /// What the plugin says of itself.
+    #[must_use]
+    pub fn description(&self) -> &Arc<Description> {
+        self.plugin.description()
     }
 
     /// Answers the changes at `selection` (indexes into the batch's changes, ascending): one outcome for each,
@@ -157,7 +169,7 @@ impl Transform {
         let position_of = |at: usize| batch.transaction(&batch.changes[selection[at] as usize]).commit_lsn;
         let fault = |to: usize, kind: FaultKind| {
             let lsn = (position_of(from), position_of(to - 1));
-            let revision = Arc::clone(&self.plugin.revision);
+            let revision = Arc::clone(self.revision());
             PluginFault::new(revision, Arc::clone(&self.entity), lsn, (from, to), kind)
         };
         let written = self.write(batch, selection, from, buffers).map_err(|kind| fault(from + 1, kind))?;
@@ -169,7 +181,7 @@ impl Transform {
         let reply =
             self.exchange(&buffers.request, position_of(from)).await.map_err(|kind| fault(to, kind))?;
         let settings = self.plugin.settings();
-        let limits = ReplyLimits { bytes: settings.max_output_bytes, documents: settings.max_documents };
+        let limits = ReplyLimits { bytes: settings.max_output, documents: settings.max_documents };
         let mut answers = Answers::new(outcomes, limits, written.sent, written.host);
         read_reply(self.encoding(), reply, &mut answers)
             .map_err(|problem| fault(to, self.reply_fault(problem, written.sent)))?;
@@ -177,7 +189,7 @@ impl Transform {
     }
 
     fn encoding(&self) -> Encoding {
-        self.plugin.description.encoding
+        self.plugin.description().encoding
     }
 
     fn reply_fault(&self, problem: ReplyProblem, changes: usize) -> FaultKind {
@@ -189,7 +201,7 @@ impl Transform {
             ReplyProblem::Malformed { at, problem } => FaultKind::BadReply { at, problem, encoding },
             ReplyProblem::Count { outcomes } => FaultKind::OutcomeCount { changes, outcomes },
             ReplyProblem::TooLarge { bytes } => {
-                FaultKind::OutputTooLarge { bytes, limit: self.plugin.settings().max_output_bytes }
+                FaultKind::OutputTooLarge { bytes, limit: self.plugin.settings().max_output }
             }
         }
     }
@@ -209,7 +221,7 @@ impl Transform {
         {
             return Ok(Arc::clone(projection));
         }
-        let declared = self.plugin.description.columns.as_deref();
+        let declared = self.plugin.description().columns.as_deref();
         let projection = Projection::new(relation, declared).map_err(|column| {
             let names: Vec<_> = relation.columns.iter().map(|column| column.name.as_str()).collect();
             FaultKind::MissingColumn { column, table: names.join(", ") }
@@ -261,7 +273,7 @@ impl Transform {
     fn answered_here(&self, change: &Change) -> Option<Outcome> {
         match change.operation {
             Operation::Truncate => Some(Outcome::Skip),
-            Operation::Delete if !self.plugin.description.wants_deletes => Some(Outcome::Delete),
+            Operation::Delete if !self.plugin.description().wants_deletes => Some(Outcome::Delete),
             _ => None,
         }
     }

@@ -42,7 +42,7 @@ pub fn fingerprint(directory: &Path) -> Result<Fingerprint, PluginError> {
 
 /// Watches one directory.
 #[derive(Debug)]
-pub struct Watcher {
+pub struct DirectoryWatch {
     directory: PathBuf,
     poll: Duration,
     last: Fingerprint,
@@ -51,12 +51,12 @@ pub struct Watcher {
     _watcher: Option<RecommendedWatcher>,
 }
 
-impl Watcher {
+impl DirectoryWatch {
     /// Begins to watch. What is there now counts as known. `poll` is the time between two looks without events.
     ///
     /// # Errors
     /// The directory cannot be listed.
-    pub fn new(directory: &Path, poll: Duration) -> Result<Self, PluginError> {
+    pub fn start(directory: &Path, poll: Duration) -> Result<Self, PluginError> {
         let events = Arc::new(Notify::new());
         let watcher = watch(directory, &events)
             .inspect_err(|error| {
@@ -74,19 +74,22 @@ impl Watcher {
         &self.last
     }
 
-    /// Waits until the content is another than at the last look. May be cancelled.
+    /// Waits until the content is another than at the last look, and says true. May be cancelled.
     ///
     /// A file that is being copied shows up as it is at a look, and again when it is complete.
-    pub async fn changed(&mut self) -> &Fingerprint {
+    pub async fn changed(&mut self) -> bool {
         loop {
             let event = tokio::time::timeout(self.poll, self.events.notified()).await;
             if event.is_ok() {
                 self.settle().await;
             }
-            match fingerprint(&self.directory) {
+            let directory = self.directory.clone();
+            // Reads and hashes what may be large.
+            let looked = tokio::task::spawn_blocking(move || fingerprint(&directory)).await;
+            match looked.unwrap_or_else(|_| Ok(self.last.clone())) {
                 Ok(now) if now != self.last => {
                     self.last = now;
-                    return &self.last;
+                    return true;
                 }
                 Ok(_) => {}
                 // A mount that is being swapped; what is loaded stays.
@@ -120,8 +123,9 @@ mod tests {
 
     use super::*;
 
-    async fn changed(watcher: &mut Watcher) -> Fingerprint {
-        tokio::time::timeout(Duration::from_secs(20), watcher.changed()).await.unwrap().clone()
+    async fn changed(watcher: &mut DirectoryWatch) -> Fingerprint {
+        assert!(tokio::time::timeout(Duration::from_secs(20), watcher.changed()).await.unwrap());
+        watcher.last().clone()
     }
 
     fn sums(fingerprint: &Fingerprint) -> Vec<String> {
@@ -133,7 +137,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a.wasm");
         fs::write(&path, "one").unwrap();
-        let mut watcher = Watcher::new(directory.path(), Duration::from_millis(50)).unwrap();
+        let mut watcher = DirectoryWatch::start(directory.path(), Duration::from_millis(50)).unwrap();
         // None of these is a change.
         fs::write(&path, "one").unwrap();
         fs::write(directory.path().join("notes.txt"), "x").unwrap();
@@ -160,7 +164,7 @@ mod tests {
         }
         symlink("..v1", at("..data")).unwrap();
         symlink("..data/plugin.wasm", at("plugin.wasm")).unwrap();
-        let mut watcher = Watcher::new(directory.path(), Duration::from_millis(50)).unwrap();
+        let mut watcher = DirectoryWatch::start(directory.path(), Duration::from_millis(50)).unwrap();
         assert_eq!(sums(watcher.last()), [sha256(b"one")]);
         symlink("..v2", at("..new")).unwrap();
         fs::rename(at("..new"), at("..data")).unwrap();
@@ -169,8 +173,9 @@ mod tests {
 
     #[test]
     fn a_directory_that_is_not_there_is_an_error() {
-        let error =
-            Watcher::new(Path::new("/nowhere/plugins"), Duration::from_secs(1)).unwrap_err().to_string();
+        let error = DirectoryWatch::start(Path::new("/nowhere/plugins"), Duration::from_secs(1))
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("/nowhere/plugins") && error.contains("[plugins] dir"), "{error}");
     }
 }

@@ -313,7 +313,7 @@ impl Shared {
         warn!(
             mapping = self.settings.mapping,
             entity = %self.settings.entity,
-            plugin = %active.transform.plugin().revision,
+            plugin = %active.transform.plugin().revision(),
             sink = self.settings.sink.kind(),
             lsn = %lsn,
             attempts,

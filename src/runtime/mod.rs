@@ -30,4 +30,4 @@ pub use error::{RunError, TermError};
 pub use plan::{WantedMapping, findings, identities, wanted, wanted_identities};
 pub use reload::PluginSet;
 pub use shutdown::Signals;
-pub use supervisor::{host_settings, run};
+pub use supervisor::run;

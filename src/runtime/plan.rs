@@ -84,15 +84,14 @@ impl Planned {
 }
 
 pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin: &Plugin) -> Active {
-    let settings = config.plugins.of(&mapping.transform);
-    let settings = settings.config.iter().map(|(key, value)| (key.clone(), value.expose().to_owned()));
+    let settings = config.plugins.of(&mapping.transform).guest_config();
     Active {
-        transform: plugin.transform(&mapping.entity, settings.collect()),
+        transform: plugin.transform(&mapping.entity, settings),
         rules: DocumentRules {
             destination: mapping.destination.clone(),
             generation,
-            wants_deletes: plugin.description.wants_deletes,
-            names_ids: plugin.description.names_ids,
+            wants_deletes: plugin.description().wants_deletes,
+            names_ids: plugin.description().names_ids,
         },
     }
 }
@@ -126,15 +125,15 @@ pub fn wanted(
                 destination: mapping.destination.clone(),
             },
             transform: PluginStamp {
-                name: plugin.revision.name.clone(),
-                version: plugin.revision.version.clone(),
-                sha256: plugin.revision.sha256.clone(),
+                name: plugin.revision().name.clone(),
+                version: plugin.revision().version.clone(),
+                sha256: plugin.revision().sha256.clone(),
             },
             sink_plugin: None,
             version_key: mapping.version.clone(),
-            inputs: Inputs::of(&plugin.description),
+            inputs: Inputs::of(plugin.description()),
         };
-        Some(WantedMapping { mapping, identity, names_ids: plugin.description.names_ids })
+        Some(WantedMapping { mapping, identity, names_ids: plugin.description().names_ids })
     };
     Ok(mappings.mappings.into_iter().filter_map(complete).collect())
 }

@@ -44,6 +44,9 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon a visibility probe may follow another.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Work that keeps both halves of a lane busy: one piece is delivered, one transformed.
+const ENOUGH_IN_HAND: usize = 2;
+
 /// Bounds of the pump.
 #[derive(Clone, Debug)]
 pub(super) struct PumpSettings {
@@ -80,6 +83,8 @@ pub(super) struct Pump {
     pub(super) scribe: Scribe,
     pub(super) lane_events: mpsc::UnboundedReceiver<LaneEvent>,
     pub(super) probe: Probe,
+    /// Whether chunks wait for live changes.
+    pub(super) yielding: bool,
     /// The position that is saved, and so may be confirmed.
     pub(super) secured: Lsn,
     pub(super) saving: Saving,
@@ -166,6 +171,7 @@ impl Pump {
                 self.take_buffered(connection).await?;
             }
             self.flush_when_idle(connection);
+            self.put_live_first();
             self.confirm(connection);
             if let Some(lanes) = self.recovered_lanes(connection) {
                 return Ok(Stopped::Restream(lanes));
@@ -229,6 +235,7 @@ impl Pump {
     fn on_commit(&mut self, connection: &mut Connection, committed: &Committed) {
         for content in &committed.markers {
             if let Some(marker) = Marker::parse(content, &self.settings.installation) {
+                tracing::trace!(?marker, "marker");
                 // The chunk belongs behind everything that was committed before its high watermark.
                 self.flush(connection);
                 self.collect_reads();
@@ -282,6 +289,18 @@ impl Pump {
         }
     }
 
+    /// Chunks wait while the lanes have enough in hand: a live change then waits behind a chunk or two, never
+    /// behind everything that was read ahead. Where a chunk is emitted is where it is judged, so that waiting
+    /// costs nothing but time.
+    fn put_live_first(&mut self) {
+        let busy = self.lanes.keys().any(|&lane| self.ledger.outstanding(lane) >= ENOUGH_IN_HAND);
+        if busy != self.yielding {
+            self.yielding = busy;
+            let commands = self.machine.yield_to_live(busy);
+            self.carry_out(commands);
+        }
+    }
+
     /// Whether every lane that follows the stream has room. A lane that fails and has none is let go: it
     /// must not hold up the others, and is served again from the stream when it recovers.
     fn may_read(&mut self) -> bool {
@@ -330,6 +349,7 @@ impl Pump {
     // --- what lanes, readers, the scribe and the clock say ---------------------------------------------
 
     fn on_lane_event(&mut self, event: LaneEvent) {
+        tracing::trace!(?event, "lane");
         match event {
             LaneEvent::Accepted { lane, work, chunk, timing } => {
                 self.ledger.accepted(lane, work);
@@ -380,6 +400,7 @@ impl Pump {
     }
 
     fn on_read(&mut self, event: super::readers::ReadEvent) {
+        tracing::trace!(?event, "read");
         let commands = self.branch.on_read(event, &mut self.machine);
         self.carry_out(commands);
     }
@@ -461,6 +482,7 @@ impl Pump {
     pub(super) fn carry_out(&mut self, commands: Vec<crate::backfill::Command<Arc<ChangeBatch>>>) {
         let mut commands = std::collections::VecDeque::from(commands);
         while let Some(command) = commands.pop_front() {
+            tracing::trace!(?command, "command");
             let more = self.branch.carry_out(
                 command,
                 &mut self.machine,
@@ -589,7 +611,7 @@ impl Pump {
         stored.accepted = self.ledger.position(id);
         info!(
             mapping = stored.name,
-            plugin = %plugin.revision,
+            plugin = %plugin.revision(),
             generation = stored.generation,
             rebuild = rebuild.unwrap_or(false),
             lsn = %self.ledger.processed(),

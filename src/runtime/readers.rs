@@ -6,10 +6,8 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use tokio::{
-    sync::mpsc,
-    task::{AbortHandle, JoinSet},
-};
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{
@@ -84,7 +82,7 @@ async fn serve(
 ) {
     let mut idle: Vec<Sessions> = Vec::new();
     let mut tasks: JoinSet<Option<Sessions>> = JoinSet::new();
-    let mut by_run: HashMap<Arc<str>, AbortHandle> = HashMap::new();
+    let mut by_run: HashMap<Arc<str>, CancellationToken> = HashMap::new();
     loop {
         tokio::select! {
             // Sessions come back before they are asked for.
@@ -96,11 +94,11 @@ async fn serve(
             }
             request = requests.recv() => {
                 let Some(request) = request else { return };
-                let run = Arc::clone(&request.run);
-                let task = tasks.spawn(one(Arc::clone(&reading), request, idle.pop(), events.clone()));
-                if let Some(abandoned) = by_run.insert(run, task) {
-                    abandoned.abort();
+                let abandon = CancellationToken::new();
+                if let Some(before) = by_run.insert(Arc::clone(&request.run), abandon.clone()) {
+                    before.cancel();
                 }
+                tasks.spawn(one(Arc::clone(&reading), request, idle.pop(), events.clone(), abandon));
             }
         }
     }
@@ -112,16 +110,18 @@ async fn one(
     request: ReadRequest,
     idle: Option<Sessions>,
     events: mpsc::UnboundedSender<ReadEvent>,
+    abandon: CancellationToken,
 ) -> Option<Sessions> {
     let read = async {
         let mut sessions = match idle {
             Some(sessions) => sessions,
             None => Sessions::open(&reading).await?,
         };
-        read(&reading, &request, &mut sessions, &events).await.map(|()| sessions)
+        let whole = read(&reading, &request, &mut sessions, &events, &abandon).await?;
+        Ok::<_, Error>(whole.then_some(sessions))
     };
     let error = match read.await {
-        Ok(sessions) => return Some(sessions),
+        Ok(sessions) => return sessions,
         Err(error) => error,
     };
     debug!(entity = %request.entity, chunk = request.chunk, %error, "a chunk could not be read");
@@ -137,12 +137,15 @@ async fn one(
     None
 }
 
+/// Whether the reading came to its end. Abandoning ends the reading of rows, never the watermark of a chunk that
+/// was handed over: the next reading of a run is asked for at that very moment.
 async fn read(
     reading: &Reading,
     request: &ReadRequest,
     sessions: &mut Sessions,
     events: &mpsc::UnboundedSender<ReadEvent>,
-) -> Result<(), Error> {
+    abandon: &CancellationToken,
+) -> Result<bool, Error> {
     let mark = |kind| request.marker(&reading.installation, kind).encode();
     sessions.marks.emit_messages(&[mark(MarkerKind::Low)]).await?;
     let columns: Option<Vec<String>> =
@@ -155,7 +158,10 @@ async fn read(
         max_bytes: request.max_bytes,
         timeout: None,
     };
-    let page = sessions.pages.read_chunk(&page).await?;
+    let Some(page) = abandon.run_until_cancelled(sessions.pages.read_chunk(&page)).await else {
+        return Ok(false);
+    };
+    let page = page?;
     if page.relation.oid != request.table {
         return Err(recreated(request));
     }
@@ -172,7 +178,7 @@ async fn read(
         exhausted: page.exhausted,
     };
     let _ = events.send(ReadEvent::Read(Box::new(chunk)));
-    sessions.marks.emit_messages(&[mark(MarkerKind::High)]).await.map(drop)
+    sessions.marks.emit_messages(&[mark(MarkerKind::High)]).await.map(|_| true)
 }
 
 /// The key as the page's own transaction saw it. Attribute numbers and collations are not asked for: a cursor

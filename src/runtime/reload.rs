@@ -9,7 +9,7 @@ use tracing::{info, warn};
 use crate::{
     config::Config,
     model::Description,
-    plugin::{Plugin, PluginError, PluginHost, watch::Watcher},
+    plugin::{Plugin, PluginHost, watch::DirectoryWatch},
 };
 
 /// The plugins that could be loaded, by name, and what is wrong with the others.
@@ -22,30 +22,24 @@ pub struct PluginSet {
 }
 
 impl PluginSet {
-    /// Loads every plugin of the configured directory; compiling blocks a thread of its own.
-    ///
-    /// # Errors
-    /// The directory cannot be listed. A file that does not load is one of [`PluginSet::problems`].
-    pub async fn load(host: &PluginHost, config: &Config) -> Result<Self, PluginError> {
-        let (host, dir) = (host.clone(), config.plugins.dir.clone());
-        let scan = tokio::task::spawn_blocking(move || host.scan(&dir)).await;
-        let loaded = scan.map_err(|error| PluginError::Engine(format!("loading plugins: {error}")))??;
+    /// Loads every plugin of the configured directory. What does not load is one of [`PluginSet::problems`].
+    pub async fn load(host: &PluginHost, config: &Config) -> Self {
         let mut set = Self::default();
-        for (_, plugin) in loaded {
+        for (_, plugin) in host.scan(&config.plugins.dir).await {
             match plugin {
                 Ok(plugin) => {
-                    set.plugins.insert(plugin.revision.name.clone(), plugin);
+                    set.plugins.insert(plugin.revision().name.clone(), plugin);
                 }
                 Err(error) => set.problems.push(error.to_string()),
             }
         }
-        Ok(set)
+        set
     }
 
     /// What the plugins say of themselves.
     #[must_use]
     pub fn descriptions(&self) -> Vec<Description> {
-        self.plugins.values().map(|plugin| (*plugin.description).clone()).collect()
+        self.plugins.values().map(|plugin| (**plugin.description()).clone()).collect()
     }
 }
 
@@ -61,7 +55,7 @@ pub(super) async fn watch(
 ) {
     let watching = async {
         let dir = config.plugins.dir.display();
-        let mut watcher = match Watcher::new(&config.plugins.dir, POLL_INTERVAL) {
+        let mut watcher = match DirectoryWatch::start(&config.plugins.dir, POLL_INTERVAL) {
             Ok(watcher) => watcher,
             Err(error) => {
                 warn!(%dir, %error, "the plugin directory cannot be watched; restart to load changes");
@@ -70,13 +64,7 @@ pub(super) async fn watch(
         };
         loop {
             watcher.changed().await;
-            let set = match PluginSet::load(&host, &config).await {
-                Ok(set) => set,
-                Err(error) => {
-                    warn!(%dir, %error, "the plugin directory cannot be read; what ran before goes on");
-                    continue;
-                }
-            };
+            let set = PluginSet::load(&host, &config).await;
             for problem in &set.problems {
                 warn!("a plugin was not taken up, what ran before goes on: {problem}");
             }

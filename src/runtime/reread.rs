@@ -44,7 +44,7 @@ impl Rereader {
         selection: &[u32],
         transform: &Transform,
     ) -> Result<(Arc<ChangeBatch>, Vec<u32>), Failure> {
-        let needed = transform.plugin().description.columns.as_deref();
+        let needed = transform.plugin().description().columns.as_deref();
         let missing = incomplete(batch, selection, needed);
         if missing.is_empty() {
             return Ok((Arc::clone(batch), selection.to_vec()));

@@ -33,8 +33,8 @@ const TERMS: RetryPolicy = RetryPolicy::doubling(Duration::from_millis(500), Dur
 /// that is not ready. Later on everything is tried again, and `status` shows it.
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
     let settings = config.source.connect.clone();
-    let host = PluginHost::new(host_settings(&config))?;
-    let plugins = PluginSet::load(&host, &config).await?;
+    let host = PluginHost::new(config.plugins.host_settings())?;
+    let plugins = PluginSet::load(&host, &config).await;
     if !plugins.problems.is_empty() {
         return Err(RunError::Plugins(plugins.problems));
     }
@@ -95,20 +95,6 @@ async fn pause(backoff: &mut Backoff, failure: &TermError, shutdown: &Cancellati
     let waited = shutdown.run_until_cancelled(tokio::time::sleep(delay)).await;
     info!("beginning a new term");
     waited.is_some()
-}
-
-/// What plugins may use, from the config.
-#[must_use]
-pub fn host_settings(config: &Config) -> crate::plugin::HostSettings {
-    let limits = &config.plugins.limits;
-    crate::plugin::HostSettings {
-        cache_dir: Some(config.plugins.cache_dir.clone()),
-        memory_limit: limits.memory,
-        call_deadline: limits.call_deadline,
-        max_output_bytes: limits.max_output,
-        instances: limits.instances,
-        ..Default::default()
-    }
 }
 
 fn build_sinks(config: &Config) -> Result<BTreeMap<String, Arc<Outlet>>, RunError> {

@@ -45,6 +45,13 @@ pub fn config(key: &str) -> Option<String> {
     return crate::testing::config(key);
 }
 
+/// Makes the message of a panic a line of the host's log, before the panic ends the instance.
+#[doc(hidden)]
+pub fn log_panics() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| log(Level::Error, &panic.to_string()))));
+}
+
 /// Writes a formatted line of level info to the host's log.
 #[macro_export]
 macro_rules! info {

@@ -94,6 +94,7 @@ pub mod internal {
     //! What [`export!`](crate::export) expands to.
     pub use crate::batch::run;
     pub use crate::describe::describe;
+    pub use crate::host::log_panics;
 }
 
 /// Exports a [`Transform`] as a component. Once in a crate, which must be a `cdylib`.
@@ -124,6 +125,7 @@ macro_rules! export {
                     ::std::vec::Vec<u8>,
                     $crate::bindings::anabranch::plugin::types::Failure,
                 > {
+                    $crate::internal::log_panics();
                     $crate::internal::run::<$transform>(&batch).map_err(::core::convert::Into::into)
                 }
             }

@@ -1,0 +1,92 @@
+//! Guests, each built once a run: by the library's own `build`, as `plugin build` does.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    sync::Mutex,
+    time::Duration,
+};
+
+use anabranch::{
+    model::EntityName,
+    plugin::{
+        HostSettings, Plugin, PluginHost, Transform,
+        build::{BuildOptions, build},
+    },
+};
+use testkit::{command::FileLock, guests::ensure_toolchain, paths};
+
+/// Builds a guest of `plugins/`, with settings of its build's environment.
+pub fn guest(project: &str, environment: &[(&str, &str)]) -> PathBuf {
+    static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut built = BUILT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let key = format!("{project} {environment:?}");
+    if let Some(path) = built.get(&key) {
+        return path.clone();
+    }
+    let guests = paths::target_dir().join("guests");
+    // The lock and the directory that testkit's own builds have.
+    let _lock = FileLock::hold(&guests.join("build.lock")).unwrap();
+    let place = guests.join("plugin-tests").join(built.len().to_string());
+    let options = BuildOptions {
+        project: paths::repository().join("plugins").join(project),
+        output: Some(place),
+        features: Vec::new(),
+        environment: build_environment(&guests, environment),
+    };
+    let path = build(&options).unwrap_or_else(|error| panic!("{project}: {error}")).path;
+    built.insert(key, path.clone());
+    path
+}
+
+fn build_environment(guests: &Path, environment: &[(&str, &str)]) -> Vec<(String, OsString)> {
+    let mut cargo = std::process::Command::new("cargo");
+    ensure_toolchain().unwrap().apply(&mut cargo);
+    let toolchain = cargo
+        .get_envs()
+        .filter_map(|(key, value)| Some((key.to_string_lossy().into_owned(), value?.to_owned())));
+    let mut all: Vec<_> = toolchain.collect();
+    all.push(("CARGO_TARGET_DIR".to_owned(), guests.join("cargo").into()));
+    all.extend(environment.iter().map(|(key, value)| ((*key).to_owned(), OsString::from(value))));
+    all
+}
+
+pub fn hostile() -> PathBuf {
+    guest("fixtures/hostile", &[])
+}
+
+/// Settings that make hostile guests fail soon.
+pub fn short() -> HostSettings {
+    HostSettings {
+        memory: 16 << 20,
+        call_deadline: Duration::from_millis(500),
+        max_output: 4 << 20,
+        instances: 2,
+        ..HostSettings::default()
+    }
+}
+
+pub fn host(settings: HostSettings) -> PluginHost {
+    PluginHost::new(settings).unwrap()
+}
+
+pub fn load(host: &PluginHost, path: &Path) -> Plugin {
+    host.load_blocking(path).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A plugin at work on `public.products`, with settings of a mapping.
+pub fn at_work(plugin: &Plugin, settings: &[(&str, &str)]) -> Transform {
+    let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    plugin.transform(&EntityName::new("public", "products"), settings)
+}
+
+/// Copies guests into a directory under new names.
+pub fn directory(files: &[(&str, &Path)]) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for (name, path) in files {
+        fs::copy(path, directory.path().join(name)).unwrap();
+    }
+    directory
+}

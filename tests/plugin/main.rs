@@ -1,0 +1,9 @@
+//! Real guests, built from source, through the plugin room.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
+mod calls;
+mod echo;
+mod guests;
+mod hostile;
+mod loading;
+mod rows;
