@@ -36,7 +36,8 @@ async fn locks(database: &Database) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn c063_the_next_candidate_names_the_holder_and_takes_over_when_it_is_killed() {
     let database = shared().unwrap().create_database().await.unwrap();
-    database.execute("alter role postgres set statement_timeout = '5s'").await.unwrap();
+    let short = format!("alter role postgres in database {} set statement_timeout = '5s'", database.name);
+    database.execute(&short).await.unwrap();
     let first = lead(&database.url, "shop").await;
     let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
     let second = tokio::spawn({
@@ -58,7 +59,6 @@ async fn c063_the_next_candidate_names_the_holder_and_takes_over_when_it_is_kill
     let second = tokio::time::timeout(SOON, second).await.unwrap().unwrap().unwrap();
     assert_ne!(second.pid(), first.pid());
     second.release().await;
-    database.execute("alter role postgres reset statement_timeout").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
