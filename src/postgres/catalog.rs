@@ -50,8 +50,6 @@ pub struct TableInfo {
     pub estimated_rows: Option<i64>,
     /// Whether our role may read it.
     pub readable: bool,
-    /// Whether row security policies would keep rows from our role; reading it is an error then.
-    pub row_security: bool,
 }
 
 impl TableInfo {
@@ -291,7 +289,7 @@ pub(super) fn tables_query(wanted: &Wanted<'_>, publication: &str, version: u32)
              select sum(greatest(l.reltuples, 0))::bigint from pg_partition_tree(c.oid) t
              join pg_class l on l.oid = t.relid where t.isleaf)
            else nullif(c.reltuples, -1)::bigint end,
-           has_table_privilege(c.oid, 'select'), row_security_active(c.oid)
+           has_table_privilege(c.oid, 'select')
          from pg_class c join pg_namespace n on n.oid = c.relnamespace
          where c.relkind in ('r', 'p') and {condition};
          select a.attrelid, a.attnum, a.attname, a.atttypid, a.attgenerated
@@ -355,6 +353,5 @@ fn read_table(row: &TextRow, columns: &[TextRow]) -> Option<TableInfo> {
         row_filter: text(9).map(str::to_owned),
         estimated_rows: text(12).and_then(|text| text.parse().ok()),
         readable: text(13)? == "t",
-        row_security: text(14)? == "t",
     })
 }

@@ -1,4 +1,4 @@
-//! The source, against real servers: connections, streams, pages, slots, publications, leadership.
+//! The source, against real servers: connections, streams, pages, slots, publications.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
 
 mod connect;
