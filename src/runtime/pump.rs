@@ -163,11 +163,12 @@ impl Pump {
                         return Ok(stopped);
                     }
                 }
+                // Before the stream, which may never pause.
+                _ = ticker.tick() => self.on_tick(connection)?,
                 filled = connection.stream.fill(), if may_read => {
                     filled?;
                     self.take_buffered(connection).await?;
                 }
-                _ = ticker.tick() => self.on_tick(connection)?,
             }
             if may_read != self.may_read() && self.may_read() {
                 // What had to wait in the buffer for room in a lane.
