@@ -116,6 +116,7 @@ struct Connection {
     status: StatusHandle,
     decoder: Decoder,
     assembler: Assembler,
+    reading_since: Instant,
 }
 
 impl Pump {
@@ -131,7 +132,8 @@ impl Pump {
     ) -> Result<Stopped, TermError> {
         let status = stream.status();
         let (decoder, assembler) = (Decoder::new(), Assembler::new());
-        let mut connection = Connection { stream, status, decoder, assembler };
+        let reading_since = Instant::now();
+        let mut connection = Connection { stream, status, decoder, assembler, reading_since };
         let stopped = self.pump(&mut connection, reloads, shutdown).await?;
         if !matches!(stopped, Stopped::Restream(_)) {
             self.drain(&mut connection).await?;
@@ -152,6 +154,9 @@ impl Pump {
         ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let may_read = self.may_read();
+            if !may_read {
+                connection.reading_since = Instant::now();
+            }
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(Stopped::Shutdown),
@@ -439,7 +444,9 @@ impl Pump {
     }
 
     fn on_tick(&mut self, connection: &mut Connection) -> Result<(), TermError> {
-        if connection.status.silence() > self.settings.silence_limit {
+        // A link that we do not read from, because the lanes are full, is not silent.
+        let silence = connection.status.silence().min(connection.reading_since.elapsed());
+        if silence > self.settings.silence_limit {
             return Err(TermError::Silent { limit: self.settings.silence_limit });
         }
         let commands = self.machine.tick(now_micros());
