@@ -212,3 +212,16 @@ fn c087_a_bad_cache_entry_is_a_miss() {
     assert_eq!(use_of(), (0, 2), "nothing is known of the entries");
     assert_eq!(use_of(), (2, 0), "warm again");
 }
+
+#[test]
+fn the_sdks_bindings_are_those_of_the_interface() {
+    let root = testkit::paths::repository();
+    let parts = ["host", "plugin", "types", "worlds"]
+        .map(|name| fs::read(root.join(format!("wit/v1/{name}.wit"))).unwrap());
+    let line = format!("// wit {}", anabranch::plugin::artifact::sha256(&parts.concat()));
+    let generated = fs::read_to_string(root.join("plugins/sdk-rust/src/generated.rs")).unwrap();
+    assert!(
+        generated.contains(&line),
+        "wit/v1 changed: renew plugins/sdk-rust/src/generated.rs as its head says ({line})"
+    );
+}
