@@ -85,18 +85,36 @@ impl<P> Machine<P> {
     // --- the stream ---------------------------------------------------------------------------------
 
     /// The stream has shown transactions, all of them, in order; also those that some or all lanes skip.
+    /// Pages of one huge transaction come one after the other. A transaction without changes (a marker's)
+    /// only moves the position.
     pub fn apply(&mut self, batch: &ChangeBatch) {
-        for transaction in &batch.transactions {
-            self.limbo.committed(transaction.xid, transaction.commit_lsn, transaction.end_lsn);
+        let mut last = None;
+        for change in &batch.changes {
+            if last != Some(change.transaction) {
+                last = Some(change.transaction);
+                let transaction = batch.transaction(change);
+                self.limbo.committed(transaction.xid, transaction.commit_lsn, transaction.end_lsn);
+            }
+        }
+        if let Some(transaction) = batch.transactions.last() {
+            self.limbo.passed(transaction.end_lsn);
         }
         if self.runs.is_empty() {
             return;
         }
         let mut scratch = std::mem::take(&mut self.scratch);
+        // The table and transaction whose changes matter to nobody: most of them.
+        let mut idle = None;
         for change in &batch.changes {
-            let relation = batch.relation(change);
-            let Some(run) = self.runs.get_mut(&relation.oid) else { continue };
-            let transaction = batch.transaction(change);
+            if idle == Some((change.relation, change.transaction)) {
+                continue;
+            }
+            let (relation, transaction) = (batch.relation(change), batch.transaction(change));
+            let run = self.runs.get_mut(&relation.oid).filter(|run| !run.window.is_past(transaction.xid));
+            let Some(run) = run else {
+                idle = Some((change.relation, change.transaction));
+                continue;
+            };
             let mut touch = |touch: Touch<'_>| run.touch(transaction.xid, transaction.end_lsn, touch);
             if change.operation == Operation::Truncate {
                 touch(Touch::All);
@@ -217,12 +235,14 @@ impl<P> Machine<P> {
     }
 
     /// A target of the table's run cannot deliver: the run waits like after a failed reading, and lets
-    /// other tables read. What is in flight stays.
+    /// other tables read. What is in flight stays, and the pause ends when a chunk of it is durable. To be
+    /// told once a failed delivery.
     pub fn delivery_failed(&mut self, table: u32, error: String, now: Timestamp) -> Vec<Command<P>> {
         self.now = self.now.max(now);
         let (mut out, turn) = (Vec::new(), self.next_turn());
         if let Some(run) = self.runs.get_mut(&table) {
             run.fail(self.now, turn, error, &mut out);
+            run.undelivered = true;
         }
         self.proceed(out)
     }

@@ -32,8 +32,10 @@ mod visibility;
 mod window;
 
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers of tests")]
 mod machine_tests;
 #[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers of tests")]
 mod simulation;
 
 pub use command::{

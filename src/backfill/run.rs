@@ -46,6 +46,8 @@ pub(super) struct Run<P> {
     pub(super) stats: RunStats,
     pub(super) active: bool,
     pub(super) turn: u64,
+    /// The pause is for a target, not for a reading: it ends when something gets through.
+    pub(super) undelivered: bool,
     key: Option<Vec<KeyColumn>>,
     page: Page,
     flights: VecDeque<Flight<P>>,
@@ -65,6 +67,7 @@ impl<P> Run<P> {
             stats: RunStats::default(),
             active: false,
             turn,
+            undelivered: false,
             flights: VecDeque::new(),
             exhausted: false,
             spec,
@@ -290,7 +293,7 @@ impl<P> Run<P> {
     pub(super) fn fail(&mut self, now: Timestamp, turn: u64, error: String, out: &mut Vec<Command<P>>) {
         self.spec.attempts = self.spec.attempts.saturating_add(1);
         self.spec.not_before = super::schedule::after(now, super::pause(self.spec.attempts));
-        (self.active, self.turn) = (false, turn);
+        (self.active, self.turn, self.undelivered) = (false, turn, false);
         out.push(Command::Fail {
             run: Arc::clone(&self.spec.run),
             attempts: self.spec.attempts,
@@ -305,6 +308,9 @@ impl<P> Run<P> {
             && let Stage::Emitted { durable } = &mut self.flights[at].stage
         {
             *durable = true;
+            if std::mem::take(&mut self.undelivered) {
+                self.spec.not_before = Timestamp::MIN;
+            }
         }
         let mut saved = None;
         let mut complete = false;

@@ -61,8 +61,6 @@ pub struct Window {
     baselines: Vec<Arc<Snapshot>>,
     /// No undecided or later reading has an older snapshot than this one.
     oldest: Option<Arc<Snapshot>>,
-    /// The transaction that the last touch belonged to, when `oldest` sees it.
-    passed: Option<Xid>,
     bytes: usize,
     limit: usize,
 }
@@ -77,20 +75,23 @@ impl Window {
             untracked: unseen.collect(),
             baselines,
             oldest: None,
-            passed: None,
             bytes: 0,
             limit,
         }
     }
 
+    /// Whether every undecided and every later reading sees this transaction, so that its touches need not be
+    /// recorded.
+    #[must_use]
+    pub fn is_past(&self, xid: Xid) -> bool {
+        let recorded = self.touched.back().is_some_and(|last| last.xid == xid);
+        !recorded && self.oldest.as_ref().is_some_and(|oldest| oldest.sees(xid))
+    }
+
     /// A committed transaction of the stream touched the table. All touches of one transaction come
     /// together; those of a transaction that is streamed again are just recorded again.
     pub fn record(&mut self, xid: Xid, touch: Touch<'_>) {
-        if self.passed == Some(xid) {
-            return;
-        }
-        if self.oldest.as_ref().is_some_and(|oldest| oldest.sees(xid)) {
-            self.passed = Some(xid);
+        if self.is_past(xid) {
             return;
         }
         if touch == Touch::Unknown {
@@ -145,7 +146,6 @@ impl Window {
         self.touched.retain(|entry| !oldest.sees(entry.xid));
         self.bytes = self.touched.iter().map(|entry| size_of::<Touched>() + entry.keys.size()).sum();
         self.oldest = Some(Arc::clone(oldest));
-        self.passed = None;
     }
 
     /// Whether a chunk of this snapshot can be judged here at all.

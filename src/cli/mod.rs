@@ -4,14 +4,22 @@
 //! itself. Results go to stdout, logs and errors to stderr; with `--json` a result or an error is one JSON
 //! value on stdout, of a shape that `docs/cli.md` tells. The only room that knows `anyhow`.
 
+mod check;
 mod output;
+mod plan;
+mod plugin;
+mod prepare;
+mod run;
 mod status;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
-use crate::config::{self, Config, ConfigError, LogFormat, LogLevel};
+use crate::{
+    config::{self, Config, ConfigError, LogFormat, LogLevel},
+    runtime::{RunError, TermError},
+};
 
 use output::{ErrorShape, Output, ProblemShape};
 
@@ -57,8 +65,16 @@ struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Stream and backfill until told to stop.
+    Run(run::Arguments),
+    /// Check config, plugins and source; change nothing.
+    Check(check::Arguments),
+    /// Show which mappings would be rebuilt, and why.
+    Plan(plan::Arguments),
     /// Show where an installation stands, from its database alone.
     Status(status::Arguments),
+    /// Build and look into plugins.
+    Plugin(plugin::Arguments),
 }
 
 /// How a command ended, other than by an error.
@@ -130,6 +146,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let output = Output { json: cli.global.json };
     let context = Context { global: cli.global, output };
     let result = match cli.command {
+        Command::Run(arguments) => run::run(&context, &arguments),
+        Command::Check(arguments) => check::run(&context, &arguments),
+        Command::Plan(arguments) => plan::run(&context, &arguments),
+        Command::Plugin(arguments) => plugin::run(&context, &arguments),
         Command::Status(arguments) => status::run(&context, &arguments),
     };
     match result {
@@ -151,19 +171,32 @@ fn describe(error: &anyhow::Error) -> (Exit, ErrorShape) {
     for cause in error.chain() {
         if let Some(config) = cause.downcast_ref::<ConfigError>() {
             exit = Exit::Usage;
-            problems.extend(config.problems.iter().map(|problem| ProblemShape {
-                file: config.file.display().to_string(),
-                line: problem.position.map(|(line, _)| line),
-                column: problem.position.map(|(_, column)| column),
-                key: problem.key.clone(),
-                message: problem.message.clone(),
-            }));
+            problems.extend(problems_of(config));
+        } else if let Some(run) = cause.downcast_ref::<RunError>() {
+            if let RunError::Term(TermError::Config(config)) = run {
+                problems.extend(problems_of(config));
+            }
+            if run.is_config() {
+                exit = Exit::Usage;
+            }
         } else if cause.is::<UsageError>() {
             exit = Exit::Usage;
         }
     }
     let kind = if exit == Exit::Usage { "config" } else { "failed" };
     (exit, ErrorShape { kind, message: sentence(error), problems })
+}
+
+/// The shapes of what is wrong with a config.
+fn problems_of(error: &ConfigError) -> Vec<ProblemShape> {
+    let shape = |problem: &config::Problem| ProblemShape {
+        file: error.file.display().to_string(),
+        line: problem.position.map(|(line, _)| line),
+        column: problem.position.map(|(_, column)| column),
+        key: problem.key.clone(),
+        message: problem.message.clone(),
+    };
+    error.problems.iter().map(shape).collect()
 }
 
 /// An error and its causes in one line. A cause that was told already is not told again.

@@ -1,6 +1,9 @@
 //! Results on stdout: sentences for people, or one JSON value for programs.
 
-use std::io::{self, ErrorKind, Write};
+use std::{
+    fmt,
+    io::{self, ErrorKind, Write},
+};
 
 use serde::Serialize;
 
@@ -69,6 +72,18 @@ pub(super) struct ProblemShape {
     pub(super) message: String,
 }
 
+impl fmt::Display for ProblemShape {
+    /// As [`ConfigError`](crate::config::ConfigError) writes it: `anabranch.toml:3:1: source.solt: …`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let (Some(line), Some(column)) = (self.line, self.column) {
+            write!(f, ":{line}:{column}")?;
+        }
+        let separator = if self.key.is_empty() { "" } else { ": " };
+        write!(f, "{separator}{}: {}", self.key, self.message)
+    }
+}
+
 /// Lines up rows under a heading, two spaces between columns.
 pub(super) fn table(heading: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<_> = heading.iter().map(|cell| cell.chars().count()).collect();
@@ -109,7 +124,7 @@ pub(super) fn count(number: i64) -> String {
     let digits = number.unsigned_abs().to_string();
     let mut text = String::from(if number < 0 { "-" } else { "" });
     for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(' ');
         }
         text.push(digit);

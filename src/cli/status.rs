@@ -4,6 +4,7 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::{
+    config::{self, LogFormat, LogLevel},
     model::{Lsn, Secret},
     pipeline::Identity,
     postgres::{Client, ConnectSettings, Purpose},
@@ -104,10 +105,9 @@ struct BackfillShape {
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
     let (connect, slot) = match &arguments.url {
         Some(url) => {
-            context.start_logs(crate::config::LogFormat::Text, crate::config::LogLevel::Info);
-            let environment = |name: &str| std::env::var(name).ok();
-            let connect = ConnectSettings::parse(url.expose(), environment);
-            (connect.map_err(|error| UsageError(format!("--url: {error}")))?, "anabranch".to_owned())
+            context.start_logs(LogFormat::Text, LogLevel::Info);
+            let connect = config::connection(url).map_err(|error| UsageError(format!("--url: {error}")))?;
+            (connect, config::DEFAULT_SLOT.to_owned())
         }
         None => {
             let config = context.config()?;

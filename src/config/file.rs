@@ -558,6 +558,20 @@ fn described(value: &DeValue<'_>) -> String {
 mod tests {
     use super::*;
 
+    /// The page tells every key.
+    #[test]
+    fn every_key_is_documented() {
+        let page = include_str!("../../docs/configuration.md");
+        for (section, keys) in HOMES {
+            for key in *keys {
+                assert!(
+                    page.contains(&format!("`{key}`")),
+                    "{section} {key} is not in docs/configuration.md"
+                );
+            }
+        }
+    }
+
     /// Every key that a hint sends people to is a key there.
     #[test]
     fn hints_lead_to_keys_that_exist() {

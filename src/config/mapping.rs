@@ -2,7 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{Description, EntityName, PluginKind};
+use crate::{
+    model::{Description, EntityName, PluginKind, Revision},
+    pipeline::{Identity, Inputs, PluginStamp, RolloutPolicy, Route, Wanted},
+};
 
 use super::{
     error::{ConfigError, Problem, did_you_mean, listed},
@@ -28,6 +31,38 @@ pub struct Mapping {
     pub policy: MapPolicy,
     /// Whether a patch release of its transform rebuilds it.
     pub rederive_patch: bool,
+}
+
+impl Mapping {
+    /// This mapping as the rollout compares it, under a revision of its transform and what that says of itself.
+    #[must_use]
+    pub fn wanted(&self, revision: &Revision, description: &Description, sink_kind: &str) -> Wanted {
+        Wanted {
+            name: self.name.clone(),
+            identity: Identity {
+                route: Route {
+                    entity: self.entity.to_string(),
+                    sink: self.sink.clone(),
+                    sink_kind: sink_kind.to_owned(),
+                    destination: self.destination.clone(),
+                },
+                transform: PluginStamp {
+                    name: revision.name.clone(),
+                    version: revision.version.clone(),
+                    sha256: revision.sha256.clone(),
+                },
+                sink_plugin: None,
+                version_key: self.version.clone(),
+                inputs: Inputs::of(description),
+            },
+            policy: RolloutPolicy {
+                auto_backfill: self.policy.auto_backfill,
+                auto_backfill_on_version_change: self.policy.auto_backfill_on_version_change,
+                purge_on_change: self.policy.purge_on_change,
+                rederive_patch: self.rederive_patch,
+            },
+        }
+    }
 }
 
 /// What a config and a set of plugins come to.
@@ -405,6 +440,27 @@ mod tests {
         assert_eq!(resolve_mappings(&config(ONE_SINK), &naming).unwrap().mappings.len(), 2);
         let purging = format!("{ONE_SINK}[[map]]\ntransform = \"p\"\npurge_on_change = true\n");
         assert!(error(&purging, &naming).contains("would remove the documents of the other"));
+    }
+
+    #[test]
+    fn what_is_wanted_has_all_that_makes_documents() {
+        let text = format!(
+            "{ONE_SINK}[[map]]\ntransform = \"p\"\nversion = \"2\"\npurge_on_change = true\n\
+             [plugins.p]\nrederive = {{ patch = false }}\n"
+        );
+        let description = describe("p", &["t"], Some("d"));
+        let found = resolve_mappings(&config(&text), std::slice::from_ref(&description)).unwrap();
+        let revision = Revision {
+            name: "p".into(),
+            version: semver::Version::new(1, 4, 0),
+            sha256: "ab".into(),
+            interface: "anabranch:plugin@1.0.0".into(),
+        };
+        let wanted = found.mappings[0].wanted(&revision, &description, "null");
+        assert_eq!(wanted.name, "public.t:p:search");
+        assert_eq!(wanted.identity.version_text(), "1.4.0 (2)");
+        assert_eq!(wanted.identity.route.entity, "public.t");
+        assert!(wanted.policy.purge_on_change && !wanted.policy.rederive_patch);
     }
 
     #[test]

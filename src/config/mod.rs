@@ -24,7 +24,15 @@ pub use settings::{
     PipelineSettings, PluginLimits, PluginSettings, PluginsSettings, SourceSettings,
 };
 
+use crate::{
+    model::Secret,
+    postgres::{self, ConnectSettings},
+};
+
 use error::Problems;
+
+/// The name of slot and publication where the config says none.
+pub const DEFAULT_SLOT: &str = "anabranch";
 
 /// Reads the config file at `path`, with the variables of this process.
 ///
@@ -43,6 +51,15 @@ pub fn load(path: &Path) -> Result<Config, ConfigError> {
         ConfigError::whole(path, format!("is not UTF-8: see line {line}; save the file as UTF-8"))
     })?;
     parse(path, &text, &|name| std::env::var_os(name))
+}
+
+/// Reads a connection string that was given on the command line, completed by the variables of this process.
+///
+/// # Errors
+///
+/// It is no connection string; the error names the parameter, never the text.
+pub fn connection(url: &Secret) -> Result<ConnectSettings, postgres::Error> {
+    ConnectSettings::parse(url.expose(), |name| std::env::var(name).ok())
 }
 
 /// Reads a config from its text. Relative paths start from the directory of `path`, which is not read.

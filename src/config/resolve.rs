@@ -15,6 +15,7 @@ use crate::{
 };
 
 use super::{
+    DEFAULT_SLOT,
     error::{At, ConfigError, Problems, did_you_mean, listed},
     file::{
         BackfillTable, File, LimitsTable, Located, LogTable, MapTable, PipelineTable, PluginTable,
@@ -246,7 +247,7 @@ impl Resolver<'_> {
     }
 
     fn slot(&self, typed: Option<&Text>) -> String {
-        let default = "anabranch".to_owned();
+        let default = DEFAULT_SLOT.to_owned();
         let Some(typed) = typed else { return default };
         let Some(name) = self.plain(typed) else { return default };
         let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
@@ -263,7 +264,7 @@ impl Resolver<'_> {
     }
 
     fn publication(&self, typed: Option<&Text>) -> String {
-        let default = "anabranch".to_owned();
+        let default = DEFAULT_SLOT.to_owned();
         let Some(typed) = typed else { return default };
         let Some(name) = self.plain(typed) else { return default };
         if name.len() > MAX_NAME || name.contains('\0') {

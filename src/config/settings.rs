@@ -11,6 +11,7 @@ use std::{
 
 use crate::{
     model::{EntityName, Secret},
+    plugin::{GuestLimits, HostSettings},
     postgres::ConnectSettings,
     sink::SinkSettings,
 };
@@ -70,6 +71,20 @@ pub struct PluginsSettings {
 }
 
 impl PluginsSettings {
+    /// The settings of the plugin host.
+    #[must_use]
+    pub fn host_settings(&self) -> HostSettings {
+        HostSettings {
+            cache_dir: Some(self.cache_dir.clone()),
+            memory: self.limits.memory,
+            call_deadline: self.limits.call_deadline,
+            max_output: self.limits.max_output,
+            instances: self.limits.instances,
+            named: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.limits.guest())).collect(),
+            ..HostSettings::default()
+        }
+    }
+
     /// The settings of a plugin, whether it has a table or not.
     #[must_use]
     pub fn of(&self, plugin: &str) -> PluginSettings {
@@ -79,6 +94,14 @@ impl PluginsSettings {
             rederive_patch: true,
             place: Place::default(),
         })
+    }
+}
+
+impl PluginSettings {
+    /// What the plugin is told, in clear: for the plugin room alone.
+    #[must_use]
+    pub fn guest_config(&self) -> BTreeMap<String, String> {
+        self.config.iter().map(|(key, value)| (key.clone(), value.expose().to_owned())).collect()
     }
 }
 
@@ -93,6 +116,17 @@ pub struct PluginLimits {
     pub max_output: usize,
     /// How many instances may run side by side.
     pub instances: usize,
+}
+
+impl PluginLimits {
+    fn guest(&self) -> GuestLimits {
+        GuestLimits {
+            memory: self.memory,
+            call_deadline: self.call_deadline,
+            max_output: self.max_output,
+            instances: self.instances,
+        }
+    }
 }
 
 /// `[plugins.<name>]`: one plugin's own settings.

@@ -48,9 +48,9 @@ fn split(text: &str) -> Option<(f64, &str)> {
 pub(super) fn show_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     match millis {
-        _ if millis % 3_600_000 == 0 && millis > 0 => format!("{}h", millis / 3_600_000),
-        _ if millis % 60_000 == 0 && millis > 0 => format!("{}m", millis / 60_000),
-        _ if millis % 1000 == 0 => format!("{}s", millis / 1000),
+        _ if millis.is_multiple_of(3_600_000) && millis > 0 => format!("{}h", millis / 3_600_000),
+        _ if millis.is_multiple_of(60_000) && millis > 0 => format!("{}m", millis / 60_000),
+        _ if millis.is_multiple_of(1000) => format!("{}s", millis / 1000),
         _ => format!("{millis}ms"),
     }
 }
@@ -58,7 +58,7 @@ pub(super) fn show_duration(duration: Duration) -> String {
 /// A size in the form that [`bytes`] reads.
 pub(super) fn show_bytes(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    match units.iter().find(|(scale, _)| bytes >= *scale && bytes % scale == 0) {
+    match units.iter().find(|(scale, _)| bytes >= *scale && bytes.is_multiple_of(*scale)) {
         Some((scale, unit)) => format!("{}{unit}", bytes / scale),
         None => format!("{bytes}B"),
     }

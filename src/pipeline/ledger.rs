@@ -159,12 +159,12 @@ impl Ledger {
         self.confirmed
     }
 
-    /// The highest position that may be confirmed, given the `floor` that transactions which are not yet
+    /// The highest position that may be confirmed, given the `limit` that transactions which are not yet
     /// visible set (see `backfill::Limbo`). Never goes back.
-    pub fn confirmable(&mut self, floor: Option<Lsn>) -> Lsn {
+    pub fn confirmable(&mut self, limit: Lsn) -> Lsn {
         let lowest = self.lanes.keys().map(|&lane| self.position(lane)).min();
-        let limit = lowest.unwrap_or(self.processed).min(self.processed);
-        self.confirmed = self.confirmed.max(floor.map_or(limit, |floor| limit.min(floor)));
+        let accepted = lowest.unwrap_or(self.processed).min(self.processed);
+        self.confirmed = self.confirmed.max(accepted.min(limit));
         self.confirmed
     }
 }
@@ -177,6 +177,7 @@ mod tests {
 
     const A: LaneId = LaneId(1);
     const B: LaneId = LaneId(2);
+    const ANYWHERE: Lsn = Lsn(u64::MAX);
 
     #[test]
     fn the_slowest_lane_decides() {
@@ -187,9 +188,9 @@ mod tests {
         let other = ledger.dispatched(B);
         ledger.advance(Lsn(20));
         ledger.accepted(A, first);
-        assert_eq!(ledger.confirmable(None), Lsn(10));
+        assert_eq!(ledger.confirmable(ANYWHERE), Lsn(10));
         ledger.accepted(B, other);
-        assert_eq!(ledger.confirmable(None), Lsn(20));
+        assert_eq!(ledger.confirmable(ANYWHERE), Lsn(20));
     }
 
     #[test]
@@ -197,9 +198,9 @@ mod tests {
         let mut ledger = Ledger::new(Lsn(10));
         ledger.attach(A, Lsn(10));
         ledger.advance(Lsn(30));
-        assert_eq!(ledger.confirmable(Some(Lsn(20))), Lsn(20));
-        assert_eq!(ledger.confirmable(None), Lsn(30));
-        assert_eq!(ledger.confirmable(Some(Lsn(20))), Lsn(30), "never back");
+        assert_eq!(ledger.confirmable(Lsn(20)), Lsn(20));
+        assert_eq!(ledger.confirmable(ANYWHERE), Lsn(30));
+        assert_eq!(ledger.confirmable(Lsn(20)), Lsn(30), "never back");
     }
 
     #[test]
@@ -213,16 +214,16 @@ mod tests {
         ledger.accepted(B, other);
         ledger.freeze(A);
         ledger.advance(Lsn(50));
-        assert_eq!(ledger.confirmable(None), Lsn(0));
+        assert_eq!(ledger.confirmable(ANYWHERE), Lsn(0));
         assert!(!ledger.wants(A, Lsn(60)));
         assert_eq!(ledger.rewind(&[A]), Lsn(0));
         assert!(ledger.wants(A, Lsn(10)));
         assert!(!ledger.wants(B, Lsn(10)), "had it before");
         let again = ledger.dispatched(A);
         ledger.advance(Lsn(20));
-        assert_eq!(ledger.confirmable(None), Lsn(0));
+        assert_eq!(ledger.confirmable(ANYWHERE), Lsn(0));
         ledger.accepted(A, again);
-        assert_eq!(ledger.confirmable(None), Lsn(20));
+        assert_eq!(ledger.confirmable(ANYWHERE), Lsn(20));
     }
 
     #[derive(Clone, Debug)]
@@ -321,12 +322,12 @@ mod tests {
                     Step::Rewind { mask } => rewind(&mut ledger, &mut oracle, mask),
                     Step::Confirm => {}
                 }
-                oracle.check(ledger.confirmable(None));
+                oracle.check(ledger.confirmable(ANYWHERE));
             }
             rewind(&mut ledger, &mut oracle, 7);
             (0..3).for_each(|lane| oracle.accept(&mut ledger, lane, usize::MAX));
             let end = if oracle.log.is_empty() { Lsn(0) } else { Lsn(10 * oracle.log.len() as u64 + 5) };
-            prop_assert_eq!(ledger.confirmable(None), end);
+            prop_assert_eq!(ledger.confirmable(ANYWHERE), end);
             oracle.check(end);
         }
     }

@@ -1,6 +1,6 @@
 //! The engine that all guests share, and its settings.
 
-use std::{path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread, time::Duration};
 
 use wasmtime::{Cache, CacheConfig, Config, Engine, OptLevel, component::Linker};
 
@@ -34,6 +34,40 @@ pub struct HostSettings {
     pub recycle_after_calls: u32,
     /// Age after which an instance is replaced.
     pub recycle_after: Duration,
+    /// What plugins may use that have limits of their own, by name. `[plugins.<name>]`.
+    pub named: BTreeMap<String, GuestLimits>,
+}
+
+/// Limits that a plugin may have of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestLimits {
+    /// As [`HostSettings::memory`].
+    pub memory: usize,
+    /// As [`HostSettings::call_deadline`].
+    pub call_deadline: Duration,
+    /// As [`HostSettings::max_output`].
+    pub max_output: usize,
+    /// As [`HostSettings::instances`].
+    pub instances: usize,
+}
+
+impl HostSettings {
+    /// The settings as they hold for one plugin.
+    pub(super) fn of(&self, plugin: &str) -> Self {
+        let mut settings = Self { named: BTreeMap::new(), ..self.clone() };
+        if let Some(own) = self.named.get(plugin) {
+            settings.memory = own.memory;
+            settings.call_deadline = own.call_deadline;
+            settings.max_output = own.max_output;
+            settings.instances = own.instances;
+        }
+        settings
+    }
+
+    /// The memory of a plugin whose name is not known yet: what the one with the most may have.
+    pub(super) fn most_memory(&self) -> usize {
+        self.named.values().map(|own| own.memory).fold(self.memory, usize::max)
+    }
 }
 
 impl Default for HostSettings {
@@ -49,6 +83,7 @@ impl Default for HostSettings {
             batch_bytes: 1 << 20,
             recycle_after_calls: 10_000,
             recycle_after: Duration::from_secs(15 * 60),
+            named: BTreeMap::new(),
         }
     }
 }
@@ -135,4 +170,30 @@ fn tick(engine: &Engine) -> Result<(), PluginError> {
     };
     let spawned = thread::Builder::new().name("guest-epochs".to_owned()).spawn(run);
     spawned.map(drop).map_err(|error| PluginError::Engine(format!("no thread for epochs: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_of_its_own_are_for_that_plugin_alone() {
+        let own = GuestLimits {
+            memory: 1 << 30,
+            call_deadline: Duration::from_secs(1),
+            max_output: 7,
+            instances: 1,
+        };
+        let settings = HostSettings {
+            named: BTreeMap::from([("big".to_owned(), own.clone())]),
+            memory: 1 << 20,
+            ..HostSettings::default()
+        };
+        let big = settings.of("big");
+        assert_eq!((big.memory, big.call_deadline), (own.memory, own.call_deadline));
+        assert_eq!((big.max_output, big.instances), (own.max_output, own.instances));
+        assert_eq!(settings.of("other").memory, 1 << 20);
+        assert_eq!(settings.most_memory(), 1 << 30);
+        assert_eq!(HostSettings { named: BTreeMap::new(), ..settings }.most_memory(), 1 << 20);
+    }
 }

@@ -217,7 +217,11 @@ impl PluginHost {
         scanned.unwrap_or_else(|error| vec![(directory.to_owned(), Err(error))])
     }
 
-    fn scan_blocking(&self, directory: &Path) -> Result<Scanned, PluginError> {
+    /// [`PluginHost::scan`] on this thread.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn scan_blocking(&self, directory: &Path) -> Result<Scanned, PluginError> {
         let load = |path: PathBuf| {
             let plugin = self.load_blocking(&path);
             (path, plugin)
@@ -251,7 +255,7 @@ impl PluginHost {
             sha256: sha256(&bytes),
             interface: shape.interface,
         });
-        let settings = self.inner.settings.clone();
+        let settings = self.inner.settings.of(&description.name);
         let pool = Pool::new(self.inner.engine.clone(), exports, Arc::clone(&revision), &settings);
         let shared = Arc::new(Shared { pool, settings });
         Ok(Plugin { revision, description: Arc::new(description), path: Arc::from(path), shared })
@@ -285,7 +289,7 @@ impl PluginHost {
     fn describe(&self, path: &Path, shape: &Shape, component: &Component) -> Result<String, PluginError> {
         let inner = &self.inner;
         inner.linker.instantiate_pre(component).map_err(|error| shape_error(path, shape, &error))?;
-        let state = GuestState::new(inner.settings.memory, Arc::default(), Arc::new(LogGate::new()));
+        let state = GuestState::new(inner.settings.most_memory(), Arc::default(), Arc::new(LogGate::new()));
         let mut store = Store::new(&inner.engine, state);
         store.limiter(|state| &mut state.limits);
         store.epoch_deadline_trap();

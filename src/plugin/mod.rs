@@ -28,7 +28,7 @@ mod pool;
 mod transform;
 pub mod watch;
 
-pub use engine::{HostSettings, PluginHost};
+pub use engine::{GuestLimits, HostSettings, PluginHost};
 pub use fault::{FaultKind, PluginFault};
 pub use inspect::Inspection;
 pub use load::{Plugin, PluginError, Scanned};

@@ -10,7 +10,7 @@ use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
 };
-use tokio_postgres::{AsyncMessage, Notification, config};
+use tokio_postgres::{AsyncMessage, Notification, SimpleQueryMessage, config};
 
 use super::{
     error::{Error, ErrorKind},
@@ -109,18 +109,19 @@ impl Client {
         let _ = tokio::time::timeout(Duration::from_secs(2), &mut driver.0).await;
     }
 
-    /// Rows of a parameterless query in the simple protocol: the server's own text.
-    pub(crate) async fn text_rows(&self, sql: &str) -> Result<Vec<TextRow>, Error> {
-        let messages = self.inner.simple_query(sql).await?;
-        Ok(messages
-            .iter()
-            .filter_map(|message| match message {
-                tokio_postgres::SimpleQueryMessage::Row(row) => {
-                    Some((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect())
+    /// The rows of each statement of a parameterless text, in the simple protocol: the server's own text.
+    pub(crate) async fn text_results(&self, sql: &str) -> Result<Vec<Vec<TextRow>>, Error> {
+        let (mut results, mut rows) = (Vec::new(), Vec::new());
+        for message in self.inner.simple_query(sql).await? {
+            match message {
+                SimpleQueryMessage::Row(row) => {
+                    rows.push((0..row.len()).map(|at| row.get(at).map(str::to_owned)).collect());
                 }
-                _ => None,
-            })
-            .collect())
+                SimpleQueryMessage::CommandComplete(_) => results.push(std::mem::take(&mut rows)),
+                _ => {}
+            }
+        }
+        Ok(results)
     }
 }
 

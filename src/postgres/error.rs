@@ -40,6 +40,8 @@ pub enum ErrorKind {
     Cancelled,
     /// The table, or what Anabranch needs of it, is not there.
     Table,
+    /// The key of the table is not the one that a cursor was taken with.
+    KeyChanged,
     /// Any other error that the server reported.
     Server,
 }
@@ -153,7 +155,8 @@ impl Error {
             | ErrorKind::SlotLost
             | ErrorKind::SlotMissing
             | ErrorKind::Denied
-            | ErrorKind::Table => false,
+            | ErrorKind::Table
+            | ErrorKind::KeyChanged => false,
         }
     }
 }

@@ -5,16 +5,40 @@
 //! server's SQLSTATE is kept; that no error, log or `Debug` shows a password or a row. Must never alter a
 //! table of the application, nor make its own statements fail.
 
+mod catalog;
 mod connect;
 mod error;
+mod identity;
+mod leader;
+mod marks;
 mod parse;
+mod preflight;
+mod publication;
+mod quote;
 mod settings;
+mod slot;
+mod snapshot;
+mod status;
+mod stream;
 mod tls;
 mod transport;
+mod types;
 mod wire;
 
+pub use catalog::{Catalog, StreamRelation, TableColumn, TableInfo};
 pub use connect::{Client, Purpose};
 pub use error::{Error, ErrorKind};
+pub use identity::{UnusableIdentity, unusable_identities};
+pub use leader::{Holder, Leadership, holder, lock_key};
+pub use marks::MESSAGE_PREFIX;
+pub use preflight::{Finding, PreflightRequest, Severity, preflight};
+pub use publication::{
+    PublicationChange, PublicationPlan, drop_publication, ensure_publication, published_tables,
+};
 pub use settings::{
     Address, ChannelBinding, ConnectSettings, Host, Keepalives, Roots, TargetSession, TlsMode,
 };
+pub use slot::{Blocker, SlotState, blockers, check_slot_name, create_slot, drop_slot, find_slot};
+pub use snapshot::{ChunkRead, ChunkRequest, Reread, SnapshotReader};
+pub use status::StatusHandle;
+pub use stream::{CreatedSlot, ReplicationClient, ReplicationStream, StreamOptions, SystemIdentity};

@@ -58,6 +58,11 @@ impl Frames {
         Ok(self.expected()?.is_some_and(|length| self.buffer.len() - self.taken >= length))
     }
 
+    /// The type of the frame that [`next`](Self::next) will give.
+    pub(super) fn peek(&self) -> Result<Option<u8>, Error> {
+        Ok(self.ready()?.then(|| self.buffer[self.taken]))
+    }
+
     /// The next frame: its type and its content.
     pub(super) fn next(&mut self) -> Result<Option<(u8, &[u8])>, Error> {
         if !self.ready()? {

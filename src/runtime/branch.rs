@@ -18,6 +18,7 @@ use crate::{
 
 use super::{
     lane::Timing,
+    plan::Planned,
     readers::{ReadEvent, Readers},
     scribe::{Note, Scribe},
     shutdown::now_micros,
@@ -74,7 +75,9 @@ impl Branch {
             }
             Command::SaveCursor { run, cursor, rows, chunks } => match serde_json::to_string(&cursor) {
                 Ok(cursor) => scribe.note(Note::Cursor { run, cursor, rows, chunks }),
-                Err(error) => warn!(%run, %error, "the cursor cannot be written; a restart reads from the last one"),
+                Err(error) => {
+                    warn!(%run, %error, "the cursor cannot be written; a restart reads from the last one")
+                }
             },
             Command::Complete { run, rows, chunks, stats } => {
                 self.complete(&run, rows, chunks, stats, lanes, scribe);
@@ -156,6 +159,7 @@ impl Branch {
                 }
                 machine.chunk_read(*read)
             }
+            ReadEvent::KeyChanged { table } => machine.restart(table),
             ReadEvent::Failed { attempt, failure } => machine.read_failed(attempt, failure, now_micros()),
         }
     }
@@ -172,14 +176,54 @@ impl Branch {
         let mut built = Vec::new();
         let mut entity = None;
         for lane in lanes.values_mut().filter(|lane| lane.run.as_ref() == Some(run)) {
-            lane.stored.built = lane.stored.generation;
+            lane.planned.stored.built = lane.planned.stored.generation;
             lane.run = None;
-            built.push((lane.name().to_owned(), lane.stored.generation));
-            entity = Some(lane.stored.entity.clone());
+            built.push((lane.name().to_owned(), lane.planned.stored.generation));
+            entity = Some(lane.planned.stored.entity.clone());
         }
         let clock = self.clocks.remove(run);
         log_complete(entity.as_ref(), rows, chunks, stats, clock, &built);
         scribe.note(Note::Complete { run: Arc::clone(run), rows, chunks, built });
+    }
+
+    /// The runs that a term begins with: for each table the mappings that wait for one, going on from the
+    /// stored cursor where it is of exactly these mappings.
+    pub(super) fn first_runs(
+        &mut self,
+        lanes: &mut BTreeMap<LaneId, Lane>,
+        ledger: &Ledger,
+        scribe: &Scribe,
+    ) -> Vec<RunSpec> {
+        let mut specs: BTreeMap<u32, RunSpec> = BTreeMap::new();
+        let mut stored: BTreeMap<u32, Option<StoredRun>> = BTreeMap::new();
+        for (&id, lane) in lanes.iter().filter(|(_, lane)| lane.planned.needs_backfill()) {
+            let Planned { table, stored: mapping, run, .. } = &lane.planned;
+            let fresh = || {
+                let run = uuid::Uuid::new_v4().to_string();
+                let spec = RunSpec::new(run, mapping.entity.clone(), table.oid);
+                RunSpec { estimate: table.estimate, ..spec }
+            };
+            let spec = specs.entry(table.oid).or_insert_with(fresh);
+            spec.mappings.insert(mapping.name.clone());
+            spec.skip_until = spec.skip_until.max(ledger.skipped_until(id));
+            let same = stored.entry(table.oid).or_insert_with(|| run.clone());
+            if run.as_ref().map(|run| &run.run) != same.as_ref().map(|run| &run.run) || lane.planned.rebuilt {
+                *same = None;
+            }
+        }
+        for (table, spec) in &mut specs {
+            let stored = stored.remove(table).flatten();
+            match stored.filter(|run| run.mappings.iter().eq(&spec.mappings)) {
+                Some(run) => go_on(spec, &run),
+                None => scribe.note(Note::Run(Box::new(stored_run(spec)))),
+            }
+            for lane in lanes.values_mut().filter(|lane| lane.planned.table.oid == *table) {
+                if spec.mappings.contains(lane.name()) {
+                    lane.run = Some(Arc::clone(&spec.run));
+                }
+            }
+        }
+        specs.into_values().collect()
     }
 
     /// A run for the mapping of a lane, joined with those of its table that still wait for theirs; stored
@@ -191,10 +235,11 @@ impl Branch {
         ledger: &Ledger,
         scribe: &Scribe,
     ) -> Option<RunSpec> {
-        let (table, entity) = lanes.get(&id).map(|lane| (lane.table, lane.stored.entity.clone()))?;
+        let (table, entity) =
+            lanes.get(&id).map(|lane| (lane.planned.table.oid, lane.planned.stored.entity.clone()))?;
         let run: Arc<str> = uuid::Uuid::new_v4().to_string().into();
         let mut spec = RunSpec::new(Arc::clone(&run), entity.clone(), table);
-        for (&lane_id, lane) in lanes.iter_mut().filter(|(_, lane)| lane.table == table) {
+        for (&lane_id, lane) in lanes.iter_mut().filter(|(_, lane)| lane.planned.table.oid == table) {
             if lane_id != id && lane.run.is_none() {
                 continue;
             }
@@ -202,7 +247,7 @@ impl Branch {
             spec.mappings.insert(lane.name().to_owned());
             spec.skip_until = spec.skip_until.max(ledger.skipped_until(lane_id));
         }
-        spec.estimate = lanes.get(&id).and_then(|lane| lane.estimate);
+        spec.estimate = lanes.get(&id).and_then(|lane| lane.planned.table.estimate);
         scribe.note(Note::Run(Box::new(stored_run(&spec))));
         Some(spec)
     }
@@ -242,6 +287,25 @@ fn kept(emission: &Emission<Rows>) -> Vec<u32> {
     (0..count).filter(|index| dropped.next_if_eq(index).is_none()).collect()
 }
 
+/// Takes up a stored run. A cursor that cannot be read begins again from the first row.
+fn go_on(spec: &mut RunSpec, stored: &StoredRun) {
+    spec.run = stored.run.as_str().into();
+    let cursor = stored.cursor.as_deref().map(serde_json::from_str);
+    match cursor.transpose() {
+        Ok(cursor) => spec.cursor = cursor,
+        Err(error) => warn!(entity = %spec.entity, %error, "the stored cursor cannot be read"),
+    }
+    if spec.cursor.is_some() {
+        spec.rows = stored.rows.try_into().unwrap_or(0);
+        spec.chunks = stored.chunks.try_into().unwrap_or(0);
+    }
+    spec.started = true;
+    spec.estimate = stored.estimate.and_then(|rows| rows.try_into().ok()).or(spec.estimate);
+    spec.attempts = stored.attempts.try_into().unwrap_or(0);
+    spec.not_before = stored.not_before;
+    info!(entity = %spec.entity, run = %spec.run, rows = spec.rows, "the backfill goes on from its cursor");
+}
+
 /// How a run that begins is stored.
 pub(super) fn stored_run(spec: &RunSpec) -> StoredRun {
     StoredRun {
@@ -267,7 +331,8 @@ fn log_complete(
     clock: Option<Clock>,
     built: &[(String, i64)],
 ) {
-    let seconds = |pick: fn(&Clock) -> Duration| clock.as_ref().map_or(0.0, |clock| pick(clock).as_secs_f64());
+    let seconds =
+        |pick: fn(&Clock) -> Duration| clock.as_ref().map_or(0.0, |clock| pick(clock).as_secs_f64());
     info!(
         entity = entity.map(tracing::field::display),
         rows,

@@ -50,7 +50,9 @@ pub enum TermError {
         reason: String,
     },
     /// The walsender says nothing.
-    #[error("Postgres has sent nothing for {limit:?}, although it was asked for a sign of life: the link is dead")]
+    #[error(
+        "Postgres has sent nothing for {limit:?}, although it was asked for a sign of life: the link is dead"
+    )]
     Silent {
         /// `[source] silence_limit`.
         limit: Duration,
@@ -80,7 +82,9 @@ impl TermError {
             Self::State(error) => matches!(error, StateError::Query { .. }),
             Self::LeadershipLost { .. } | Self::Silent { .. } | Self::Recreated { .. } => true,
             Self::Frame(_) | Self::Decode(_) | Self::Assemble(_) => true,
-            Self::Config(_) | Self::Preflight { .. } | Self::NothingToRun { .. } | Self::Stored { .. } => false,
+            Self::Config(_) | Self::Preflight { .. } | Self::NothingToRun { .. } | Self::Stored { .. } => {
+                false
+            }
         }
     }
 }
@@ -111,6 +115,9 @@ impl RunError {
     /// Whether the config, rather than the world, is to blame.
     #[must_use]
     pub fn is_config(&self) -> bool {
-        matches!(self, Self::Plugins(_) | Self::Plugin(_) | Self::Sink { .. } | Self::Term(TermError::Config(_)))
+        matches!(
+            self,
+            Self::Plugins(_) | Self::Plugin(_) | Self::Sink { .. } | Self::Term(TermError::Config(_))
+        )
     }
 }

@@ -22,11 +22,10 @@ use tracing::{info, warn};
 
 use crate::{
     backfill::Attempt,
-    model::{
-        ChangeBatch, DocumentOperation, Documents, EntityName, Failure, FailureClass, Lsn, Origin,
-    },
+    model::{ChangeBatch, DocumentOperation, Documents, EntityName, Failure, FailureClass, Lsn, Origin},
     pipeline::{
-        Backoff, DocumentRules, LaneId, NextAttempt, RetryPolicy, Segment, WorkId, assemble, guest_selection, segments,
+        Backoff, DocumentRules, LaneId, NextAttempt, RetryPolicy, Segment, WorkId, assemble, guest_selection,
+        segments,
     },
     plugin::Transform,
 };
@@ -48,6 +47,8 @@ pub(super) struct Work {
     pub(super) selection: Vec<u32>,
     /// Set for a chunk of a backfill.
     pub(super) chunk: Option<Attempt>,
+    /// Empties the destination, and has no changes.
+    purge: bool,
     epoch: u64,
 }
 
@@ -134,8 +135,17 @@ impl LaneHandle {
     ) {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
         self.shared.queued.fetch_add(batch.size(), Ordering::AcqRel);
-        let work = Work { id, batch, selection, chunk, epoch };
+        let work = Work { id, batch, selection, chunk, purge: false, epoch };
         // A lane that ended is noticed by the term, which ends with it.
+        let _ = self.work.send(work);
+    }
+
+    /// Empties the mapping's destination, in order.
+    pub(super) fn purge(&self, id: WorkId) {
+        let epoch = self.shared.epoch.load(Ordering::Acquire);
+        let batch = Arc::new(ChangeBatch::new(Origin::Backfill));
+        let work = Work { id, batch, selection: Vec::new(), chunk: None, purge: true, epoch };
+        // As in `send`.
         let _ = self.work.send(work);
     }
 
@@ -297,20 +307,13 @@ impl Shared {
         }
     }
 
-    fn report_failure(
-        &self,
-        work: &Work,
-        stage: Stage,
-        attempts: u32,
-        delay: Duration,
-        failure: &Failure,
-    ) {
+    fn report_failure(&self, work: &Work, stage: Stage, attempts: u32, delay: Duration, failure: &Failure) {
         let active = self.active.borrow().clone();
         let lsn = work.first_lsn();
         warn!(
             mapping = self.settings.mapping,
             entity = %self.settings.entity,
-            plugin = %active.transform.revision(),
+            plugin = %active.transform.plugin().revision(),
             sink = self.settings.sink.kind(),
             lsn = %lsn,
             attempts,
@@ -320,10 +323,7 @@ impl Shared {
             match stage { Stage::Transform => "transform", Stage::Deliver => "delivery" },
             failure.message,
         );
-        let failure = Failure {
-            message: format!("{} (at LSN {lsn})", failure.message),
-            ..failure.clone()
-        };
+        let failure = Failure { message: format!("{} (at LSN {lsn})", failure.message), ..failure.clone() };
         self.tell(LaneEvent::Failing { lane: self.settings.id, attempts, failure });
     }
 
@@ -335,6 +335,9 @@ impl Shared {
     async fn transform(&self, work: &Work) -> Result<Vec<Step>, Failure> {
         let active = self.active.borrow().clone();
         let Active { transform, rules } = &*active;
+        if work.purge {
+            return Ok(vec![Step::Purge(rules.destination.clone())]);
+        }
         let (batch, selection) =
             self.settings.rereader.complete(&work.batch, &work.selection, transform).await?;
         let entity = self.settings.entity.to_string();
@@ -414,10 +417,7 @@ fn name_row(failure: Failure, batch: &ChangeBatch, change: u32) -> Failure {
         Origin::Backfill => "a backfill".to_owned(),
     };
     let id = id.unwrap_or_else(|| "unknown".to_owned());
-    Failure {
-        message: format!("{} (row {id} of {}, {at})", failure.message, relation.name),
-        ..failure
-    }
+    Failure { message: format!("{} (row {id} of {}, {at})", failure.message, relation.name), ..failure }
 }
 
 fn name_document(failure: Failure, documents: &Documents, index: usize) -> Failure {

@@ -1,3 +1,33 @@
-//! What runs: the only room that spawns tasks.
+//! What runs: terms, the pump, lanes and readers; the only room that spawns tasks.
+//!
+//! I/O and tasks around the machines of `pgoutput`, `backfill` and `pipeline`. A term ([`run`] begins one after
+//! the other) owns every task it starts and joins it; the order of changes is kept per mapping; every queue is
+//! bounded in bytes.
+//!
+//! - how a process comes up and goes down → `supervisor`, `shutdown`
+//! - one leadership from lock to release → `term`, with `source` and `plan`
+//! - the loop over the stream → `pump`; one mapping → `lane`; the backfill → `branch`, `readers`
+//! - what is written down → `scribe`
 
+mod branch;
+mod error;
+mod lane;
+mod outlet;
+mod plan;
+mod pump;
+mod readers;
+mod relations;
+mod reload;
+mod reread;
+mod scribe;
+mod shutdown;
+mod source;
+mod supervisor;
 pub mod telemetry;
+mod term;
+
+pub use error::{RunError, TermError};
+pub use plan::{WantedMapping, findings, identities, wanted, wanted_identities};
+pub use reload::PluginSet;
+pub use shutdown::Signals;
+pub use supervisor::run;

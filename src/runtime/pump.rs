@@ -14,13 +14,13 @@ use std::{
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::{
     backfill::{Machine, Marker},
     model::{ChangeBatch, Lsn},
     pgoutput::{Assembler, Decoder, Frame, Handled, RawRelation, transaction::Committed},
-    pipeline::{LaneId, Ledger, Subscriptions},
+    pipeline::{Decision, Difference, LaneId, Ledger, Step, Subscriptions, compare},
     postgres::{ReplicationStream, StatusHandle},
     state::MappingStatus,
 };
@@ -29,8 +29,9 @@ use super::{
     branch::Branch,
     error::TermError,
     lane::{LaneEvent, LaneHandle},
+    plan::{self, ReloadContext},
     relations::Relations,
-    reload::Reload,
+    reload::PluginSet,
     scribe::{Note, Scribe, ScribeEvent},
     shutdown::now_micros,
     term::Lane,
@@ -42,6 +43,9 @@ const TICK: Duration = Duration::from_millis(50);
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon a visibility probe may follow another.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Work that keeps both halves of a lane busy: one piece is delivered, one transformed.
+const ENOUGH_IN_HAND: usize = 2;
 
 /// Bounds of the pump.
 #[derive(Clone, Debug)]
@@ -61,7 +65,7 @@ pub(super) enum Stopped {
     /// The process is to end; everything in hand was delivered and confirmed, or given up at the limit.
     Shutdown,
     /// Plugins changed in a way that needs a new term.
-    Reconfigure(Box<Reload>),
+    Reconfigure(Arc<PluginSet>),
     /// Lanes that fell behind can work again: the stream is to be read again from the ledger's position.
     Restream(Vec<LaneId>),
 }
@@ -69,6 +73,7 @@ pub(super) enum Stopped {
 /// Everything of a term that outlives one connection of the stream.
 pub(super) struct Pump {
     pub(super) settings: PumpSettings,
+    pub(super) context: ReloadContext,
     pub(super) ledger: Ledger,
     pub(super) machine: Machine<Arc<ChangeBatch>>,
     pub(super) branch: Branch,
@@ -77,9 +82,12 @@ pub(super) struct Pump {
     pub(super) relations: Relations,
     pub(super) scribe: Scribe,
     pub(super) lane_events: mpsc::UnboundedReceiver<LaneEvent>,
-    pub(super) reloads: mpsc::Receiver<Reload>,
     pub(super) probe: Probe,
-    pub(super) saved: Instant,
+    /// Whether chunks wait for live changes.
+    pub(super) yielding: bool,
+    /// The position that is saved, and so may be confirmed.
+    pub(super) secured: Lsn,
+    pub(super) saving: Saving,
     pub(super) wrote: Instant,
 }
 
@@ -88,6 +96,15 @@ pub(super) struct Pump {
 pub(super) struct Probe {
     pub(super) pending: bool,
     pub(super) last: Instant,
+}
+
+/// What was last given to the scribe to save.
+#[derive(Debug)]
+pub(super) struct Saving {
+    pub(super) last: Instant,
+    /// Whether a lane has accepted something since.
+    pub(super) worked: bool,
+    pub(super) noted: Lsn,
 }
 
 /// One connection of the stream.
@@ -106,16 +123,16 @@ impl Pump {
     pub(super) async fn run(
         &mut self,
         stream: ReplicationStream,
+        reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
         shutdown: &CancellationToken,
     ) -> Result<Stopped, TermError> {
         let status = stream.status();
-        let (decoder, assembler) = (Decoder::new(2), Assembler::new());
+        let (decoder, assembler) = (Decoder::new(), Assembler::new());
         let mut connection = Connection { stream, status, decoder, assembler };
-        let stopped = self.pump(&mut connection, shutdown).await?;
+        let stopped = self.pump(&mut connection, reloads, shutdown).await?;
         if !matches!(stopped, Stopped::Restream(_)) {
             self.drain(&mut connection).await?;
         }
-        self.save_positions();
         if let Err(error) = connection.stream.close(Duration::from_secs(2)).await {
             debug!(%error, "the stream did not end in good order");
         }
@@ -125,6 +142,7 @@ impl Pump {
     async fn pump(
         &mut self,
         connection: &mut Connection,
+        reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
         shutdown: &CancellationToken,
     ) -> Result<Stopped, TermError> {
         let mut ticker = tokio::time::interval(TICK);
@@ -137,8 +155,8 @@ impl Pump {
                 Some(event) = self.lane_events.recv() => self.on_lane_event(event),
                 Some(event) = self.branch.reads.recv() => self.on_read(event),
                 Some(event) = self.scribe.events.recv() => self.on_scribe_event(event)?,
-                Some(reload) = self.reloads.recv() => {
-                    if let Some(stopped) = self.on_reload(reload) {
+                Some(plugins) = reloads.recv() => {
+                    if let Some(stopped) = self.on_reload(plugins)? {
                         return Ok(stopped);
                     }
                 }
@@ -153,6 +171,7 @@ impl Pump {
                 self.take_buffered(connection).await?;
             }
             self.flush_when_idle(connection);
+            self.put_live_first();
             self.confirm(connection);
             if let Some(lanes) = self.recovered_lanes(connection) {
                 return Ok(Stopped::Restream(lanes));
@@ -194,7 +213,7 @@ impl Pump {
     fn on_keepalive(&mut self, connection: &Connection, wal_end: Lsn) {
         let assembler = &connection.assembler;
         if !assembler.in_transaction() && assembler.is_empty() && self.machine.limbo().is_empty() {
-            self.ledger.advance(wal_end);
+            self.advance(wal_end);
         }
     }
 
@@ -216,6 +235,7 @@ impl Pump {
     fn on_commit(&mut self, connection: &mut Connection, committed: &Committed) {
         for content in &committed.markers {
             if let Some(marker) = Marker::parse(content, &self.settings.installation) {
+                tracing::trace!(?marker, "marker");
                 // The chunk belongs behind everything that was committed before its high watermark.
                 self.flush(connection);
                 self.collect_reads();
@@ -224,7 +244,7 @@ impl Pump {
             }
         }
         if connection.assembler.is_empty() {
-            self.ledger.advance(committed.info.end_lsn);
+            self.advance(committed.info.end_lsn);
         }
     }
 
@@ -246,8 +266,14 @@ impl Pump {
             }
         }
         if let Some(end) = boundary.flatten() {
-            self.ledger.advance(end);
+            self.advance(end);
         }
+    }
+
+    /// The stream has shown everything before this boundary, and all of it was handed out.
+    fn advance(&mut self, position: Lsn) {
+        self.machine.passed(position);
+        self.ledger.advance(position);
     }
 
     /// Small transactions share a batch while the lanes are busy or more is buffered, and never wait
@@ -256,9 +282,26 @@ impl Pump {
         if connection.assembler.is_empty() || connection.assembler.in_transaction() {
             return;
         }
-        let busy = self.lanes.keys().any(|&lane| self.ledger.follows(lane) && self.ledger.outstanding(lane) > 1);
+        let busy =
+            self.lanes.keys().any(|&lane| self.ledger.follows(lane) && self.ledger.outstanding(lane) > 1);
         if !busy {
             self.flush(connection);
+        }
+    }
+
+    /// Chunks wait while the lanes have enough in hand: a live change then waits behind a chunk or two, never
+    /// behind everything that was read ahead. Where a chunk is emitted is where it is judged, so that waiting
+    /// costs nothing but time.
+    fn put_live_first(&mut self) {
+        let has_enough = |(&id, lane): (&LaneId, &Lane)| {
+            let works = lane.handle.as_ref().is_some_and(|handle| !handle.failing());
+            works && self.ledger.outstanding(id) >= ENOUGH_IN_HAND
+        };
+        let busy = self.lanes.iter().any(has_enough);
+        if busy != self.yielding {
+            self.yielding = busy;
+            let commands = self.machine.yield_to_live(busy);
+            self.carry_out(commands);
         }
     }
 
@@ -267,6 +310,7 @@ impl Pump {
     fn may_read(&mut self) -> bool {
         let limit = self.settings.queue_bytes;
         let mut room = true;
+        let mut rewound = Vec::new();
         for (&id, lane) in &self.lanes {
             let Some(handle) = &lane.handle else { continue };
             if handle.queued_bytes() < limit || !self.ledger.follows(id) {
@@ -281,10 +325,14 @@ impl Pump {
                 );
                 handle.let_go();
                 self.ledger.freeze(id);
-                self.machine.rewind(lane.table);
+                rewound.push(lane.planned.table.oid);
             } else {
                 room = false;
             }
+        }
+        for table in rewound {
+            let commands = self.machine.rewind(table);
+            self.carry_out(commands);
         }
         room
     }
@@ -305,9 +353,11 @@ impl Pump {
     // --- what lanes, readers, the scribe and the clock say ---------------------------------------------
 
     fn on_lane_event(&mut self, event: LaneEvent) {
+        tracing::trace!(?event, "lane");
         match event {
             LaneEvent::Accepted { lane, work, chunk, timing } => {
                 self.ledger.accepted(lane, work);
+                self.saving.worked = true;
                 if let Some(state) = self.lanes.get_mut(&lane) {
                     state.documents += timing.documents;
                 }
@@ -354,6 +404,7 @@ impl Pump {
     }
 
     fn on_read(&mut self, event: super::readers::ReadEvent) {
+        tracing::trace!(?event, "read");
         let commands = self.branch.on_read(event, &mut self.machine);
         self.carry_out(commands);
     }
@@ -364,6 +415,10 @@ impl Pump {
                 self.probe.pending = false;
                 let commands = self.machine.probe(&Arc::new(snapshot));
                 self.carry_out(commands);
+                Ok(())
+            }
+            ScribeEvent::Saved(position) => {
+                self.secured = self.secured.max(position);
                 Ok(())
             }
             ScribeEvent::Failed(error) => Err(error),
@@ -380,9 +435,7 @@ impl Pump {
         if !self.machine.limbo().is_empty() {
             self.ask_probe();
         }
-        if self.saved.elapsed() >= CHECKPOINT_INTERVAL {
-            self.save_positions();
-        }
+        self.save_when_due();
         if self.wrote.elapsed() >= self.settings.heartbeat_interval {
             self.wrote = Instant::now();
             self.scribe.note(Note::Heartbeat);
@@ -399,23 +452,33 @@ impl Pump {
 
     // --- positions ------------------------------------------------------------------------------------
 
+    /// Tells the server what it may forget: what every sink has accepted, what is visible, and what is saved,
+    /// so that a slot that is ahead of the saved position is known to be another one.
     fn confirm(&mut self, connection: &Connection) {
-        let floor = self.machine.limbo().floor();
-        let position = self.ledger.confirmable(floor);
-        if position > connection.status.flushed() {
-            connection.status.confirm(position);
+        if self.secured > connection.status.flushed() {
+            connection.status.confirm(self.secured);
+        }
+    }
+
+    fn confirmable(&mut self) -> Lsn {
+        self.ledger.confirmable(self.machine.confirmable())
+    }
+
+    /// Saves positions soon after work was accepted, and seldom while there is none: saving writes WAL, too.
+    fn save_when_due(&mut self) {
+        let position = self.confirmable();
+        let pause = if self.saving.worked { CHECKPOINT_INTERVAL } else { self.settings.heartbeat_interval };
+        if position > self.saving.noted && self.saving.last.elapsed() >= pause {
+            self.save_positions();
         }
     }
 
     fn save_positions(&mut self) {
-        self.saved = Instant::now();
-        let confirmed = self.ledger.confirmable(self.machine.limbo().floor());
-        let accepted = self
-            .lanes
-            .iter()
-            .map(|(&id, lane)| (lane.name().to_owned(), self.ledger.position(id)))
-            .collect();
-        self.scribe.save_positions(confirmed, accepted);
+        let confirmed = self.confirmable();
+        self.saving = Saving { last: Instant::now(), worked: false, noted: confirmed };
+        let accepted =
+            self.lanes.iter().map(|(&id, lane)| (lane.name().to_owned(), self.ledger.position(id))).collect();
+        self.scribe.note(Note::Positions { confirmed, accepted });
     }
 
     // --- backfill and reload --------------------------------------------------------------------------
@@ -423,48 +486,153 @@ impl Pump {
     pub(super) fn carry_out(&mut self, commands: Vec<crate::backfill::Command<Arc<ChangeBatch>>>) {
         let mut commands = std::collections::VecDeque::from(commands);
         while let Some(command) = commands.pop_front() {
+            tracing::trace!(?command, "command");
             let more = self.branch.carry_out(
                 command,
                 &mut self.machine,
                 &mut self.ledger,
-                &self.lanes,
+                &mut self.lanes,
                 &self.scribe,
             );
             commands.extend(more);
         }
     }
 
-    fn on_reload(&mut self, reload: Reload) -> Option<Stopped> {
-        if reload.needs_new_term {
-            return Some(Stopped::Reconfigure(Box::new(reload)));
+    /// Begins the runs that stored progress and decisions ask for.
+    pub(super) fn begin_backfills(&mut self) {
+        let purges: Vec<LaneId> =
+            self.lanes.values().filter(|lane| lane.planned.purge).map(|lane| lane.id).collect();
+        for id in purges {
+            self.purge(id);
         }
-        for swap in reload.swaps {
-            let Some(lane) = self.lanes.values_mut().find(|lane| lane.name() == swap.mapping.name) else {
-                continue;
-            };
-            let Some(handle) = &lane.handle else { continue };
-            info!(
-                mapping = swap.mapping.name,
-                from = lane.stored.plugin_version,
-                to = swap.mapping.plugin_version,
-                generation = swap.mapping.generation,
-                lsn = %self.ledger.processed(),
-                rebuild = swap.rebuild,
-                "swapped its transform",
-            );
-            handle.replace(swap.active);
-            let accepted = lane.stored.accepted;
-            lane.stored = crate::state::StoredMapping { accepted, ..swap.mapping };
-            let stored = lane.stored.clone();
-            self.scribe.note(Note::Mapping(Box::new(stored)));
-            if swap.rebuild {
-                let id = lane.id;
-                let spec = self.branch.run_for(&self.lanes, id, &self.ledger, &self.scribe);
-                let commands = spec.map(|spec| self.machine.add(spec)).unwrap_or_default();
-                self.carry_out(commands);
+        let specs = self.branch.first_runs(&mut self.lanes, &self.ledger, &self.scribe);
+        for spec in specs {
+            let commands = self.machine.add(spec);
+            self.carry_out(commands);
+        }
+    }
+
+    /// Lanes that follow the stream again may have left their run.
+    pub(super) fn resume_backfills(&mut self, lanes: &[LaneId]) {
+        for &id in lanes {
+            let waits = |lane: &Lane| lane.run.is_none() && lane.planned.needs_backfill();
+            if self.lanes.get(&id).is_some_and(waits) {
+                self.rebuild(id);
             }
         }
-        None
+    }
+
+    fn rebuild(&mut self, id: LaneId) {
+        if let Some(spec) = self.branch.run_for(&mut self.lanes, id, &self.ledger, &self.scribe) {
+            let commands = self.machine.add(spec);
+            self.carry_out(commands);
+        }
+    }
+
+    /// Empties a mapping's destination, in its place in the order.
+    fn purge(&mut self, id: LaneId) {
+        if let Some(handle) = self.lanes.get(&id).and_then(|lane| lane.handle.as_ref()) {
+            let work = self.ledger.dispatched(id);
+            handle.purge(work);
+        }
+    }
+
+    /// Plugins changed: lanes whose transform is another version now are swapped at this boundary, and
+    /// rebuilt beside the stream. What cannot be done in a running term ends it.
+    fn on_reload(&mut self, plugins: Arc<PluginSet>) -> Result<Option<Stopped>, TermError> {
+        let wanted = match plan::wanted(&self.context.config, &plugins) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                warn!("the changed plugins do not fit the config, what ran before goes on: {error}");
+                return Ok(None);
+            }
+        };
+        let stored = plan::identities(self.lanes.values().map(|lane| &lane.planned.stored))?;
+        let steps = compare(&plan::wanted_identities(&wanted), &stored, self.context.dev);
+        let in_place = |step: &Step| self.swappable(step);
+        if !steps.iter().all(in_place) {
+            return Ok(Some(Stopped::Reconfigure(plugins)));
+        }
+        for step in steps {
+            let wanted = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
+            let lane = self.lanes.values().find(|lane| lane.name() == step.mapping).map(|lane| lane.id);
+            if let (Some(wanted), Some(id)) = (wanted, lane) {
+                self.swap(id, wanted, &step.decision, &plugins)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a running lane can do what a decision asks for.
+    fn swappable(&self, step: &Step) -> bool {
+        let lane = self.lanes.values().find(|lane| lane.name() == step.mapping);
+        let runs = lane.is_some_and(|lane| lane.handle.is_some());
+        match &step.decision {
+            Decision::Unchanged | Decision::Adopt { .. } => runs,
+            Decision::Rebuild { differences, .. } => {
+                let moves = |difference: &Difference| {
+                    matches!(difference, Difference::Route { .. } | Difference::Inputs { .. })
+                };
+                runs && !differences.iter().any(moves)
+            }
+            Decision::Refused { .. } => lane.is_some(),
+            Decision::New { .. } | Decision::Removed => false,
+        }
+    }
+
+    fn swap(
+        &mut self,
+        id: LaneId,
+        wanted: &plan::WantedMapping,
+        decision: &Decision,
+        plugins: &PluginSet,
+    ) -> Result<(), TermError> {
+        let (rebuild, purge) = match decision {
+            Decision::Rebuild { backfill, purge, .. } => (Some(*backfill), *purge),
+            Decision::Adopt { .. } => (None, false),
+            Decision::Refused { conflicts } => {
+                let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
+                error!(
+                    mapping = wanted.mapping.name,
+                    "the changed plugin is refused and the revision that runs stays: {}",
+                    conflicts.join("; ")
+                );
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        let (Some(lane), Some(plugin)) =
+            (self.lanes.get_mut(&id), plugins.plugins.get(&wanted.mapping.transform))
+        else {
+            return Ok(());
+        };
+        let stored = &mut lane.planned.stored;
+        stored.identity = plan::identity_text(&wanted.mapping.name, &wanted.identity)?;
+        if let Some(backfill) = rebuild {
+            stored.generation += 1;
+            stored.built = if backfill { stored.built } else { stored.generation };
+        }
+        stored.accepted = self.ledger.position(id);
+        info!(
+            mapping = stored.name,
+            plugin = %plugin.revision(),
+            generation = stored.generation,
+            rebuild = rebuild.unwrap_or(false),
+            lsn = %self.ledger.processed(),
+            "swapped its transform",
+        );
+        let active = plan::active(&self.context.config, &wanted.mapping, stored.generation, plugin);
+        self.scribe.note(Note::Mapping(Box::new(stored.clone())));
+        if let Some(handle) = &lane.handle {
+            handle.replace(active);
+        }
+        if purge {
+            self.purge(id);
+        }
+        if rebuild == Some(true) {
+            self.rebuild(id);
+        }
+        Ok(())
     }
 
     // --- ending ---------------------------------------------------------------------------------------
@@ -479,10 +647,14 @@ impl Pump {
         let mut ticker = tokio::time::interval(TICK);
         loop {
             let healthy = |lane: &Lane| lane.handle.as_ref().is_some_and(|handle| !handle.failing());
-            let waiting = self.lanes.iter().any(|(&id, lane)| healthy(lane) && self.ledger.outstanding(id) > 0);
-            let settled = self.machine.limbo().is_empty() || self.probe.last.elapsed() > Duration::from_secs(2);
+            let waiting =
+                self.lanes.iter().any(|(&id, lane)| healthy(lane) && self.ledger.outstanding(id) > 0);
+            let settled = self.machine.limbo().is_empty();
+            if !waiting && settled && self.confirmable() > self.saving.noted {
+                self.save_positions();
+            }
             self.confirm(connection);
-            if !waiting && settled {
+            if !waiting && settled && self.secured >= self.saving.noted {
                 break;
             }
             tokio::select! {

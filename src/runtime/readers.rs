@@ -6,16 +6,14 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use tokio::{
-    sync::mpsc,
-    task::{AbortHandle, JoinSet},
-};
+use tokio::{sync::mpsc, task::JoinSet};
+use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{
-    backfill::{Attempt, ChunkRead, Keys, MarkerKind, ReadFailure, ReadRequest},
-    model::ChangeBatch,
-    postgres::{Client, ConnectSettings, ErrorKind, PageRequest, Purpose, emit_marks, read_page},
+    backfill::{Attempt, ChunkRead, KeyColumn, Keys, MarkerKind, ReadFailure, ReadRequest},
+    model::{ChangeBatch, EntityName, Relation},
+    postgres::{ChunkRequest, Client, ConnectSettings, Error, ErrorKind, Purpose, SnapshotReader},
 };
 
 /// What a reading tells the pump.
@@ -25,6 +23,8 @@ pub(super) enum ReadEvent {
     Read(Box<ChunkRead<Arc<ChangeBatch>>>),
     /// It could not be read, or its watermark not be written.
     Failed { attempt: Attempt, failure: ReadFailure },
+    /// The cursor is of another key: the table's run begins again.
+    KeyChanged { table: u32 },
 }
 
 /// Where readings connect to, and what they read.
@@ -60,88 +60,116 @@ impl Readers {
     }
 }
 
+/// What a reader needs: a session for pages, and one for watermarks.
+#[derive(Debug)]
+struct Sessions {
+    pages: SnapshotReader,
+    marks: Client,
+}
+
+impl Sessions {
+    async fn open(reading: &Reading) -> Result<Self, Error> {
+        let pages = SnapshotReader::open(&reading.settings, reading.publication.as_str()).await?;
+        let marks = reading.settings.connect(Purpose::Control).await?;
+        Ok(Self { pages, marks })
+    }
+}
+
 async fn serve(
     reading: Arc<Reading>,
     mut requests: mpsc::UnboundedReceiver<ReadRequest>,
     events: mpsc::UnboundedSender<ReadEvent>,
 ) {
-    let mut idle: Vec<Client> = Vec::new();
-    let mut tasks: JoinSet<Option<Client>> = JoinSet::new();
-    let mut by_run: HashMap<Arc<str>, AbortHandle> = HashMap::new();
+    let mut idle: Vec<Sessions> = Vec::new();
+    let mut tasks: JoinSet<Option<Sessions>> = JoinSet::new();
+    let mut by_run: HashMap<Arc<str>, CancellationToken> = HashMap::new();
     loop {
         tokio::select! {
-            request = requests.recv() => {
-                let Some(request) = request else { return };
-                let run = Arc::clone(&request.run);
-                let task = tasks.spawn(one(Arc::clone(&reading), request, idle.pop(), events.clone()));
-                if let Some(abandoned) = by_run.insert(run, task) {
-                    abandoned.abort();
+            // Sessions come back before they are asked for.
+            biased;
+            Some(done) = tasks.join_next() => {
+                if let Ok(Some(sessions)) = done {
+                    idle.push(sessions);
                 }
             }
-            Some(done) = tasks.join_next() => {
-                if let Ok(Some(client)) = done {
-                    idle.push(client);
+            request = requests.recv() => {
+                let Some(request) = request else { return };
+                let abandon = CancellationToken::new();
+                if let Some(before) = by_run.insert(Arc::clone(&request.run), abandon.clone()) {
+                    before.cancel();
                 }
+                tasks.spawn(one(Arc::clone(&reading), request, idle.pop(), events.clone(), abandon));
             }
         }
     }
 }
 
-/// One reading; gives its connection back where that is still good.
+/// One reading; gives its sessions back where they are still good.
 async fn one(
     reading: Arc<Reading>,
     request: ReadRequest,
-    client: Option<Client>,
+    idle: Option<Sessions>,
     events: mpsc::UnboundedSender<ReadEvent>,
-) -> Option<Client> {
-    let attempt = request.attempt;
-    let fail = |error: &crate::postgres::Error| {
-        debug!(entity = %request.entity, chunk = request.chunk, %error, "a chunk could not be read");
-        let timed_out = error.kind() == ErrorKind::Cancelled;
-        let failure = ReadFailure { timed_out, message: error.to_string() };
-        let _ = events.send(ReadEvent::Failed { attempt, failure });
+    abandon: CancellationToken,
+) -> Option<Sessions> {
+    let read = async {
+        let mut sessions = match idle {
+            Some(sessions) => sessions,
+            None => Sessions::open(&reading).await?,
+        };
+        let whole = read(&reading, &request, &mut sessions, &events, &abandon).await?;
+        Ok::<_, Error>(whole.then_some(sessions))
     };
-    let client = match client {
-        Some(client) => client,
-        None => match reading.settings.connect(Purpose::Snapshot).await {
-            Ok(client) => client,
-            Err(error) => {
-                fail(&error);
-                return None;
-            }
-        },
+    let error = match read.await {
+        Ok(sessions) => return sessions,
+        Err(error) => error,
     };
-    match read(&reading, &request, &client, &events).await {
-        Ok(()) => Some(client),
-        Err(error) => {
-            fail(&error);
-            None
+    debug!(entity = %request.entity, chunk = request.chunk, %error, "a chunk could not be read");
+    let event = match error.kind() {
+        ErrorKind::KeyChanged => ReadEvent::KeyChanged { table: request.table },
+        kind => {
+            let failure = ReadFailure { timed_out: kind == ErrorKind::Cancelled, message: error.to_string() };
+            ReadEvent::Failed { attempt: request.attempt, failure }
         }
-    }
+    };
+    // Nobody listens any more while a term ends.
+    let _ = events.send(event);
+    None
 }
 
+/// Whether the reading came to its end. Abandoning ends the reading of rows, never the watermark of a chunk that
+/// was handed over: the next reading of a run is asked for at that very moment.
 async fn read(
     reading: &Reading,
     request: &ReadRequest,
-    client: &Client,
+    sessions: &mut Sessions,
     events: &mpsc::UnboundedSender<ReadEvent>,
-) -> Result<(), crate::postgres::Error> {
+    abandon: &CancellationToken,
+) -> Result<bool, Error> {
     let mark = |kind| request.marker(&reading.installation, kind).encode();
-    emit_marks(client, &[mark(MarkerKind::Low).as_bytes()]).await?;
-    let page = PageRequest {
+    sessions.marks.emit_messages(&[mark(MarkerKind::Low)]).await?;
+    let columns: Option<Vec<String>> =
+        request.after.as_ref().map(|cursor| cursor.key.iter().map(|column| column.name.clone()).collect());
+    let after = columns.as_deref().zip(request.after.as_ref().map(|cursor| cursor.values.as_slice()));
+    let page = ChunkRequest {
         entity: &request.entity,
-        table: request.table,
-        publication: &reading.publication,
-        after: request.after.as_ref(),
-        limit: request.limit,
+        after,
+        max_rows: request.limit,
         max_bytes: request.max_bytes,
+        timeout: None,
     };
-    let page = read_page(client, &page).await?;
-    let keys = Keys::of_batch(&page.batch).ok_or_else(|| page.null_key(&request.entity))?;
+    let Some(page) = abandon.run_until_cancelled(sessions.pages.read_chunk(&page)).await else {
+        return Ok(false);
+    };
+    let page = page?;
+    if page.relation.oid != request.table {
+        return Err(recreated(request));
+    }
+    let Some(keys) = Keys::of_batch(&page.batch) else { return Err(null_key(&request.entity)) };
     let chunk = ChunkRead {
         attempt: request.attempt,
         snapshot: Arc::new(page.snapshot),
-        key: page.key,
+        key: key_columns(&page.relation),
         keys,
         bytes: page.bytes,
         rows: Arc::new(page.batch),
@@ -150,5 +178,30 @@ async fn read(
         exhausted: page.exhausted,
     };
     let _ = events.send(ReadEvent::Read(Box::new(chunk)));
-    emit_marks(client, &[mark(MarkerKind::High).as_bytes()]).await
+    sessions.marks.emit_messages(&[mark(MarkerKind::High)]).await.map(|_| true)
+}
+
+/// The key as the page's own transaction saw it. Attribute numbers and collations are not asked for: a cursor
+/// is only ever used with key columns of the same names and types, which the reader checks.
+fn key_columns(relation: &Relation) -> Vec<KeyColumn> {
+    let column = |&at: &usize| {
+        let column = &relation.columns[at];
+        KeyColumn { name: column.name.clone(), attribute: 0, type_oid: column.type_oid, collation: 0 }
+    };
+    relation.key.iter().map(column).collect()
+}
+
+fn recreated(request: &ReadRequest) -> Error {
+    let message = format!(
+        "table {} is another one than when this term began (its oid is not {} any more): it was dropped and made \
+         again, or its name was given to another table",
+        request.entity, request.table
+    );
+    Error::new(ErrorKind::Table, message)
+}
+
+fn null_key(entity: &EntityName) -> Error {
+    let message =
+        format!("a row of {entity} has NULL in its key, so it has no document id; declare the key not null");
+    Error::new(ErrorKind::Table, message)
 }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     model::Relation,
     pgoutput::RawRelation,
-    postgres::{Catalog, Client},
+    postgres::{Catalog, Client, StreamRelation},
 };
 
 use super::error::TermError;
@@ -26,8 +26,8 @@ pub(super) struct Relations {
 }
 
 impl Relations {
-    pub(super) fn new(client: Client) -> Self {
-        Self { client, catalog: Catalog::default(), known: HashMap::new() }
+    pub(super) fn new(client: Client, publication: &str) -> Self {
+        Self { client, catalog: Catalog::new(publication), known: HashMap::new() }
     }
 
     /// Completes a Relation message; also tells what it changes, where it differs from the last one.
@@ -35,7 +35,14 @@ impl Relations {
         &mut self,
         raw: &RawRelation,
     ) -> Result<(Arc<Relation>, Option<RelationChange>), TermError> {
-        let relation = Arc::new(self.catalog.resolve(&self.client, raw).await?);
+        let columns = raw.columns.iter();
+        let described = StreamRelation {
+            oid: raw.oid,
+            name: raw.name.clone(),
+            replica_identity: raw.replica_identity,
+            columns: columns.map(|column| (column.name.clone(), column.type_oid, column.identity)).collect(),
+        };
+        let relation = self.catalog.resolve(&self.client, &described).await?;
         let before = self.known.insert(raw.oid, Arc::clone(&relation));
         let change = before.filter(|before| *before != relation).map(|before| RelationChange {
             key_changed: !before.key_names().eq(relation.key_names())

@@ -1,14 +1,15 @@
 //! The plugins of the directory: loaded at start, and again whenever their content changes.
 
-use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
     config::Config,
     model::Description,
-    plugin::{Plugin, PluginHost},
+    plugin::{Plugin, PluginHost, watch::DirectoryWatch},
 };
 
 /// The plugins that could be loaded, by name, and what is wrong with the others.
@@ -21,15 +22,15 @@ pub struct PluginSet {
 }
 
 impl PluginSet {
-    /// Loads every plugin of the configured directory. Never fails as a whole.
+    /// Loads every plugin of the configured directory. What does not load is one of [`PluginSet::problems`].
     pub async fn load(host: &PluginHost, config: &Config) -> Self {
         let mut set = Self::default();
-        for (path, loaded) in host.scan(&config.plugins.dir).await {
-            match loaded {
+        for (_, plugin) in host.scan(&config.plugins.dir).await {
+            match plugin {
                 Ok(plugin) => {
                     set.plugins.insert(plugin.revision().name.clone(), plugin);
                 }
-                Err(error) => set.problems.push(format!("{}: {error}", path.display())),
+                Err(error) => set.problems.push(error.to_string()),
             }
         }
         set
@@ -38,32 +39,36 @@ impl PluginSet {
     /// What the plugins say of themselves.
     #[must_use]
     pub fn descriptions(&self) -> Vec<Description> {
-        self.plugins.values().map(|plugin| plugin.description().clone()).collect()
+        self.plugins.values().map(|plugin| (**plugin.description()).clone()).collect()
     }
 }
 
+/// How often the directory is looked at where events do not come (network file systems).
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Loads the directory again whenever its content changes, and tells. Runs until `shutdown` is cancelled.
-pub async fn watch(
+pub(super) async fn watch(
     host: PluginHost,
     config: Arc<Config>,
     changed: mpsc::Sender<Arc<PluginSet>>,
-    shutdown: tokio_util::sync::CancellationToken,
+    shutdown: CancellationToken,
 ) {
     let watching = async {
-        let dir: PathBuf = config.plugins.dir.clone();
-        let mut changes = match crate::plugin::watch::DirectoryWatch::start(&dir, POLL_INTERVAL) {
-            Ok(changes) => changes,
+        let dir = config.plugins.dir.display();
+        let mut watcher = match DirectoryWatch::start(&config.plugins.dir, POLL_INTERVAL) {
+            Ok(watcher) => watcher,
             Err(error) => {
-                warn!(dir = %dir.display(), %error, "the plugin directory cannot be watched; restart to load changes");
+                warn!(%dir, %error, "the plugin directory cannot be watched; restart to load changes");
                 return;
             }
         };
-        while changes.changed().await {
+        loop {
+            watcher.changed().await;
             let set = PluginSet::load(&host, &config).await;
             for problem in &set.problems {
                 warn!("a plugin was not taken up, what ran before goes on: {problem}");
             }
-            info!(plugins = set.plugins.len(), "the plugin directory changed");
+            info!(%dir, plugins = set.plugins.len(), "the plugin directory changed");
             if changed.send(Arc::new(set)).await.is_err() {
                 return;
             }
@@ -71,6 +76,3 @@ pub async fn watch(
     };
     shutdown.run_until_cancelled(watching).await;
 }
-
-/// How often the directory is looked at where events do not come (network file systems).
-const POLL_INTERVAL: Duration = Duration::from_secs(2);

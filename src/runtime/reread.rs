@@ -9,10 +9,10 @@ use tokio::sync::Mutex;
 use tracing::warn;
 
 use crate::{
-    model::{ChangeBatch, EntityName, Failure, FailureClass, Snapshot},
+    model::{ChangeBatch, EntityName, Failure, FailureClass, Relation, Snapshot},
     pipeline::{complete, incomplete},
     plugin::Transform,
-    postgres::{Client, ConnectSettings, Purpose, reread},
+    postgres::{ConnectSettings, Error, Reread, SnapshotReader},
 };
 
 /// How soon a reading that came too early is repeated.
@@ -28,7 +28,7 @@ pub(super) struct Rereader {
 
 #[derive(Debug, Default)]
 struct Connection {
-    client: Option<Client>,
+    reader: Option<SnapshotReader>,
     warned: HashSet<EntityName>,
 }
 
@@ -44,19 +44,24 @@ impl Rereader {
         selection: &[u32],
         transform: &Transform,
     ) -> Result<(Arc<ChangeBatch>, Vec<u32>), Failure> {
-        let needed = transform.description().columns.as_deref();
+        let needed = transform.plugin().description().columns.as_deref();
         let missing = incomplete(batch, selection, needed);
         if missing.is_empty() {
             return Ok((Arc::clone(batch), selection.to_vec()));
         }
+        let Some(relation) = missing.first().map(|&index| batch.relation(&batch.changes[index as usize]))
+        else {
+            return Ok((Arc::clone(batch), selection.to_vec()));
+        };
+        let keys: Vec<_> = missing.iter().filter_map(|&index| key_texts(batch, index)).collect();
         let mut connection = self.connection.lock().await;
         let fresh = loop {
-            let (snapshot, fresh) = self.read(&mut connection, batch, &missing).await.map_err(|error| {
+            let read = self.read(&mut connection, relation, &keys).await.map_err(|error| {
                 let message = format!("rows with unchanged TOASTed values could not be read again: {error}");
                 Failure::new(FailureClass::Retry, "toast-reread", message)
             })?;
-            if sees_all(&snapshot, batch, &missing) {
-                break fresh;
+            if sees_all(&read.snapshot, batch, &missing) {
+                break read.batch;
             }
             tokio::time::sleep(AGAIN).await;
         };
@@ -67,29 +72,23 @@ impl Rereader {
     async fn read(
         &self,
         connection: &mut Connection,
-        batch: &ChangeBatch,
-        missing: &[u32],
-    ) -> Result<(Snapshot, ChangeBatch), crate::postgres::Error> {
-        let client = match connection.client.take() {
-            Some(client) => client,
-            None => self.settings.connect(Purpose::Snapshot).await?,
+        relation: &Relation,
+        keys: &[Vec<String>],
+    ) -> Result<Reread, Error> {
+        let mut reader = match connection.reader.take() {
+            Some(reader) => reader,
+            None => SnapshotReader::open(&self.settings, self.publication.as_str()).await?,
         };
-        let Some(first) = missing.first().map(|&index| &batch.changes[index as usize]) else {
-            return Err(crate::postgres::Error::nothing_to_read());
-        };
-        let relation = batch.relation(first);
         if connection.warned.insert(relation.name.clone()) {
             warn!(
                 entity = %relation.name,
-                rows = missing.len(),
                 "updates come without their unchanged large values, so those rows are read again; \
                  `alter table {} replica identity full` avoids it",
                 relation.name,
             );
         }
-        let keys = missing.iter().filter_map(|&index| key_texts(batch, index)).collect::<Vec<_>>();
-        let read = reread(&client, &self.publication, relation, &keys).await?;
-        connection.client = Some(client);
+        let read = reader.reread(&relation.name, keys).await?;
+        connection.reader = Some(reader);
         Ok(read)
     }
 }

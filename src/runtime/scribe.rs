@@ -46,6 +46,8 @@ pub(super) enum Note {
 pub(super) enum ScribeEvent {
     /// The answer to [`Note::Probe`].
     Snapshot(Snapshot),
+    /// This position is saved, and may be confirmed to the server.
+    Saved(Lsn),
     /// Nothing can be written any more: the term ends.
     Failed(TermError),
 }
@@ -55,7 +57,6 @@ pub(super) enum ScribeEvent {
 pub(super) struct Scribe {
     notes: mpsc::UnboundedSender<Note>,
     pub(super) events: mpsc::UnboundedReceiver<ScribeEvent>,
-    last_positions: Option<(Lsn, Vec<(String, Lsn)>)>,
     task: JoinHandle<()>,
 }
 
@@ -66,7 +67,7 @@ impl Scribe {
         let (outgoing, events) = mpsc::unbounded_channel();
         let store = Store::new(installation);
         let task = tokio::spawn(serve(store, client, installation.to_owned(), incoming, outgoing));
-        Self { notes, events, last_positions: None, task }
+        Self { notes, events, task }
     }
 
     /// Notes something; never waits.
@@ -75,22 +76,14 @@ impl Scribe {
         let _ = self.notes.send(note);
     }
 
-    /// Notes positions where they differ from the last ones.
-    pub(super) fn save_positions(&mut self, confirmed: Lsn, accepted: Vec<(String, Lsn)>) {
-        let positions = (confirmed, accepted);
-        if self.last_positions.as_ref() != Some(&positions) {
-            let (confirmed, accepted) = positions.clone();
-            self.note(Note::Positions { confirmed, accepted });
-            self.last_positions = Some(positions);
-        }
-    }
-
     /// Writes what was noted and ends, within `limit`.
     pub(super) async fn finish(self, limit: Duration) {
         let Self { notes, mut task, .. } = self;
         drop(notes);
         if tokio::time::timeout(limit, &mut task).await.is_err() {
-            debug!("the state schema did not take the last notes in time; they are repeated at the next start");
+            debug!(
+                "the state schema did not take the last notes in time; they are repeated at the next start"
+            );
             task.abort();
         }
     }
@@ -126,6 +119,7 @@ async fn write(
     match note {
         Note::Positions { confirmed, accepted } => {
             store.save_positions(client, confirmed, &accepted).await?;
+            let _ = events.send(ScribeEvent::Saved(confirmed));
         }
         Note::Mapping(mapping) => store.save_mapping(client, &mapping).await?,
         Note::MappingStatus { mapping, status, error, attempts } => {
@@ -145,12 +139,12 @@ async fn write(
             store.complete_run(client, &run, signed(rows), signed(chunks), &built).await?;
         }
         Note::Probe => {
-            let snapshot = crate::postgres::current_snapshot(client).await?;
+            let snapshot = client.current_snapshot().await?;
             let _ = events.send(ScribeEvent::Snapshot(snapshot));
         }
         Note::Heartbeat => {
             let content = format!("heartbeat/1 {installation}");
-            crate::postgres::emit_marks(client, &[content.as_bytes()]).await?;
+            client.emit_messages(&[content]).await?;
         }
     }
     Ok(())

@@ -11,12 +11,12 @@ use crate::{
     config::Config,
     pipeline::{Backoff, NextAttempt, RetryPolicy},
     plugin::PluginHost,
-    postgres::ConnectSettings,
-    sink::{self, Sink},
+    sink,
 };
 
 use super::{
     error::{RunError, TermError},
+    outlet::Outlet,
     reload::{self, PluginSet},
     term::{self, Context, Ended},
 };
@@ -32,15 +32,15 @@ const TERMS: RetryPolicy = RetryPolicy::doubling(Duration::from_millis(500), Dur
 /// What cannot be cured by trying again, before the first term began: a config that cannot work, a source
 /// that is not ready. Later on everything is tried again, and `status` shows it.
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
-    let settings = connect_settings(&config)?;
-    let host = PluginHost::new(host_settings(&config))?;
+    let settings = config.source.connect.clone();
+    let host = PluginHost::new(config.plugins.host_settings())?;
     let plugins = PluginSet::load(&host, &config).await;
     if !plugins.problems.is_empty() {
         return Err(RunError::Plugins(plugins.problems));
     }
     let sinks = build_sinks(&config)?;
     let (changed, mut reloads) = mpsc::channel(1);
-    let context = Context { config: Arc::new(config), settings, host: host.clone(), sinks };
+    let context = Context { config: Arc::new(config), settings, sinks };
     let watching = tokio::spawn(reload::watch(host, Arc::clone(&context.config), changed, shutdown.clone()));
     let ended = terms(&context, Arc::new(plugins), &mut reloads, &shutdown).await;
     watching.abort();
@@ -97,29 +97,9 @@ async fn pause(backoff: &mut Backoff, failure: &TermError, shutdown: &Cancellati
     waited.is_some()
 }
 
-/// The source, from the config or the `PG*` environment.
-pub fn connect_settings(config: &Config) -> Result<ConnectSettings, TermError> {
-    let url = config.source.url.as_ref().map_or("", |url| url.expose());
-    Ok(ConnectSettings::parse(url, |name| std::env::var(name).ok())?)
-}
-
-/// What plugins may use, from the config.
-#[must_use]
-pub fn host_settings(config: &Config) -> crate::plugin::HostSettings {
-    let limits = &config.plugins.limits;
-    crate::plugin::HostSettings {
-        cache_dir: Some(config.plugins.cache_dir.clone()),
-        memory: limits.memory,
-        call_deadline: limits.call_deadline,
-        max_output: limits.max_output,
-        instances: limits.instances,
-        ..Default::default()
-    }
-}
-
-fn build_sinks(config: &Config) -> Result<BTreeMap<String, Arc<dyn Sink>>, RunError> {
+fn build_sinks(config: &Config) -> Result<BTreeMap<String, Arc<Outlet>>, RunError> {
     let build = |(name, settings): (&String, &sink::SinkSettings)| match sink::build(name, settings) {
-        Ok(sink) => Ok((name.clone(), Arc::from(sink))),
+        Ok(sink) => Ok((name.clone(), Arc::new(Outlet::new(Arc::from(sink))))),
         Err(failure) => Err(RunError::Sink { name: name.clone(), failure }),
     };
     config.sinks.iter().map(build).collect()

@@ -1,6 +1,7 @@
 //! The host as a child process: its directory, config, logs and signals.
 
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
@@ -14,8 +15,9 @@ use crate::guests;
 use crate::wait::Pace;
 use crate::wait_for;
 
-/// Kills a process when its own input ends without a word: when the process that started both is gone.
-const WATCHDOG: &str = "read -r word || kill -KILL \"$1\" 2>/dev/null";
+/// When its own input ends without a word, the process that started both is gone: kills the host and removes
+/// its directory.
+const WATCHDOG: &str = "read -r word || { kill -KILL \"$1\" 2>/dev/null; rm -rf \"$2\"; }";
 
 /// `anabranch run` in a directory of its own. Dropped, the process is killed and the directory removed; the
 /// process also goes when this one is killed.
@@ -89,9 +91,12 @@ impl Host {
             .with_context(|| format!("cannot start {}", self.binary.display()))?;
         let watchdog = Command::new("/bin/sh")
             .args(["-c", WATCHDOG, "watchdog", &child.id().to_string()])
+            .arg(self.dir())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
+            // An interrupt from the terminal must not end it before it has done its work.
+            .process_group(0)
             .spawn()?;
         self.running = Some(Running { child, watchdog });
         Ok(())

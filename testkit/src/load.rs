@@ -73,6 +73,8 @@ pub struct LoadCounts {
     pub steps: u64,
     /// Steps whose connection was lost: done or not, nobody knows.
     pub interrupted: u64,
+    /// Steps that were undone by the server because of another session (deadlock, serialization).
+    pub conflicts: u64,
     /// Large `COPY`s.
     pub copies: u64,
     /// Truncations.
@@ -120,7 +122,7 @@ impl Load {
         Ok(())
     }
 
-    /// One step. A lost connection (the server was restarted) is made anew and is no error.
+    /// One step. A lost connection (the server was restarted) is made anew; that, or a deadlock, is no error.
     pub async fn step(&mut self) -> Result<()> {
         self.counts.steps += 1;
         let due = |every: u64| every > 0 && self.counts.steps.is_multiple_of(every);
@@ -133,26 +135,23 @@ impl Load {
             let statements = self.next_statements();
             self.execute(&statements).await
         };
-        if let Err(error) = done {
-            if !self.lost_connection(&error) {
-                return Err(error);
-            }
-            self.counts.interrupted += 1;
-            self.reconnect().await?;
+        let Err(error) = done else { return Ok(()) };
+        let code = error.downcast_ref::<tokio_postgres::Error>().and_then(tokio_postgres::Error::code);
+        let class = code.map_or("", |code| &code.code()[..2]);
+        if class == "40" {
+            self.counts.conflicts += 1;
+            return self.execute("rollback").await;
         }
-        Ok(())
+        // Class 57: the server shuts down, or somebody terminated the session.
+        if class != "57" && !self.client.is_closed() {
+            return Err(error);
+        }
+        self.counts.interrupted += 1;
+        self.reconnect().await
     }
 
     async fn execute(&self, statements: &str) -> Result<()> {
         self.client.batch_execute(statements).await.with_context(|| format!("load: {statements}"))
-    }
-
-    fn lost_connection(&self, error: &anyhow::Error) -> bool {
-        let shutdown = error
-            .downcast_ref::<tokio_postgres::Error>()
-            .and_then(tokio_postgres::Error::code)
-            .is_some_and(|code| code.code().starts_with("57P"));
-        shutdown || self.client.is_closed()
     }
 
     async fn reconnect(&mut self) -> Result<()> {

@@ -40,6 +40,10 @@ enum Fault {
     ForgetLimboAtBegin,
     /// A transaction that a target's lane skips is taken for one that this run's target has.
     SkippedCountsAsReceived,
+    /// The machine is not shown what every lane skips.
+    FeedOnlyDelivered,
+    /// The machine lives on when the server was restarted.
+    MachineOutlivesServer,
     /// Markers of an earlier process count.
     NoIncarnation,
     /// The snapshot is taken before the table is locked.
@@ -54,25 +58,28 @@ enum Fault {
     KeepWindow,
 }
 
-const FAULTS: [Fault; 18] = [
-    Fault::EmitAll,
-    Fault::ClassicWindow,
-    Fault::SaveCursorEarly,
-    Fault::IgnoreOldKeys,
-    Fault::IgnoreTruncate,
-    Fault::ConfirmPastLimbo,
-    Fault::ConfirmBeforeStreamed,
-    Fault::NoSlotBaseline,
-    Fault::NoPublicationBaseline,
-    Fault::LaneBeforePublication,
-    Fault::ForgetLimboAtBegin,
-    Fault::SkippedCountsAsReceived,
-    Fault::NoIncarnation,
-    Fault::NoTableLock,
-    Fault::EmitLate,
-    Fault::NoRewind,
-    Fault::PruneByNewest,
-    Fault::KeepWindow,
+/// Each with a seed that finds it; where that is no longer so, others are tried.
+const FAULTS: [(Fault, u64); 20] = [
+    (Fault::EmitAll, 7),
+    (Fault::ClassicWindow, 7),
+    (Fault::SaveCursorEarly, 77),
+    (Fault::IgnoreOldKeys, 7),
+    (Fault::IgnoreTruncate, 1192),
+    (Fault::ConfirmPastLimbo, 39),
+    (Fault::ConfirmBeforeStreamed, 1057),
+    (Fault::NoSlotBaseline, 18),
+    (Fault::NoPublicationBaseline, 507),
+    (Fault::LaneBeforePublication, 123),
+    (Fault::ForgetLimboAtBegin, 8),
+    (Fault::SkippedCountsAsReceived, 39),
+    (Fault::FeedOnlyDelivered, 39),
+    (Fault::MachineOutlivesServer, 749),
+    (Fault::NoIncarnation, 9890),
+    (Fault::NoTableLock, 2),
+    (Fault::EmitLate, 40),
+    (Fault::NoRewind, 0),
+    (Fault::PruneByNewest, 7),
+    (Fault::KeepWindow, 115),
 ];
 
 impl Fault {
@@ -101,7 +108,7 @@ impl Temper {
     fn new(rng: &mut Prng) -> Self {
         let of = |rng: &mut Prng, choices: [usize; 4]| choices[rng.below(4)];
         Self {
-            lazy: of(rng, [0, 0, 30, 70]),
+            lazy: of(rng, [0, 0, 40, 95]),
             release: of(rng, [2, 10, 40, 90]),
             truncate: of(rng, [0, 1, 3, 8]),
             crash: of(rng, [0, 1, 2, 4]),
@@ -195,10 +202,11 @@ impl World {
     fn disturb(&mut self, host: &mut Host) -> Result<(), String> {
         let (rng, source, temper) = (&mut self.rng, &mut self.source, &self.temper);
         if rng.chance(temper.crash) {
-            if rng.chance(20) {
+            let server = rng.chance(40);
+            if server {
                 source.crash();
             }
-            host.crash(source, rng)?;
+            host.crash(server, source, rng)?;
         }
         if !rng.chance(temper.disturb) {
             return Ok(());
@@ -211,7 +219,7 @@ impl World {
             8..=9 => host.yield_to_live(true, source, rng)?,
             10..=13 => host.yield_to_live(false, source, rng)?,
             14 => source.emit("someone else's \u{0} message".into(), rng),
-            15 => host.publish(source, rng),
+            15 | 16 => host.map_late_table(false, source, rng),
             _ => {}
         }
         Ok(())
@@ -228,7 +236,7 @@ impl World {
         }
         source.flush();
         host.yield_to_live(false, source, rng)?;
-        host.publish(source, rng);
+        host.map_late_table(true, source, rng);
         for _ in 0..3000 {
             if host.is_quiet(source) {
                 return Ok(());
@@ -287,11 +295,12 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "figures of a test")]
 fn destination_equals_source_after_quiet() {
     if let Some(seed) = number("ANABRANCH_SIMULATION_SEED") {
         return run(seed, None, &mut Figures::default()).unwrap();
     }
-    let count = number("ANABRANCH_SIMULATION_COUNT").unwrap_or(1500);
+    let count = number("ANABRANCH_SIMULATION_COUNT").unwrap_or(6000);
     let mut figures = Figures::default();
     let mut failures = Vec::new();
     for seed in 0..count {
@@ -306,24 +315,21 @@ fn destination_equals_source_after_quiet() {
         failures[..failures.len().min(5)].join("\n")
     );
     assert!(figures.emitted > count && figures.dropped > count / 4 && figures.rereads > 0, "{figures:?}");
-    if std::env::var_os("ANABRANCH_SIMULATION_COUNT").is_some() {
-        panic!("passed; {figures:?}");
-    }
+    eprintln!("{count} seeds: {figures:?}");
 }
 
 #[test]
+#[expect(clippy::print_stderr, reason = "figures of a test")]
 fn every_broken_rule_is_found() {
     let mut missed = Vec::new();
     let mut found = Vec::new();
-    for fault in FAULTS {
-        let first = (0..3000).find(|seed| run(*seed, Some(fault), &mut Figures::default()).is_err());
-        match first {
-            Some(seed) => found.push((fault, seed)),
+    for (fault, hint) in FAULTS {
+        let failure = |seed| Some((seed, run(seed, Some(fault), &mut Figures::default()).err()?));
+        match std::iter::once(hint).chain(0..20_000).find_map(failure) {
+            Some((seed, error)) => found.push(format!("{fault:?} by seed {seed}: {error}")),
             None => missed.push(fault),
         }
     }
-    if std::env::var_os("ANABRANCH_SIMULATION_COUNT").is_some() {
-        panic!("found {found:?}, missed {missed:?}");
-    }
-    assert!(missed.is_empty(), "not found: {missed:?}; found: {found:?}");
+    eprintln!("{}", found.join("\n"));
+    assert!(missed.is_empty(), "not found: {missed:?}");
 }

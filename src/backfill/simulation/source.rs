@@ -315,6 +315,17 @@ impl Source {
         start
     }
 
+    /// The table leaves the publication. (No transaction is open across the table's leaving and joining
+    /// again: its changes from before would be streamed after the joining, without those in between.)
+    pub(super) fn unpublish(&mut self, table: usize) {
+        for xid in self.open() {
+            if self.shared.contains(&(table, xid)) || self.exclusive[table] == Some(xid) {
+                self.abort(xid);
+            }
+        }
+        self.published[table] = false;
+    }
+
     /// Writes the commit. With `synchronous_commit = off` (`lazy`) it is visible before it is flushed,
     /// else it is flushed and in limbo until [`Source::release`].
     pub(super) fn commit(&mut self, xid: u64, lazy: bool, rng: &mut Prng) {

@@ -65,7 +65,8 @@ pub fn build(anabranch: impl AsRef<Path>, guest: &Guest) -> Result<PathBuf> {
     if built.is_file() {
         return Ok(built);
     }
-    let _lock = FileLock::hold(&built.with_extension("lock"))?;
+    // One at a time: versions of one guest share cargo's output file.
+    let _lock = FileLock::hold(&target_dir().join("guests/build.lock"))?;
     if built.is_file() {
         return Ok(built);
     }

@@ -86,11 +86,11 @@ async fn demo(arguments: Arguments) -> Result<ExitCode> {
 
     let mut host = Host::new(&binary)?;
     let bumped = Guest::new("plugins/product-search").version(BUMPED);
-    let built = steps.step("two plugins in Rust, and one of them again with a higher version", || {
+    let built = steps.step("the plugins", || {
         host.plugin("product-search", &Guest::new("plugins/product-search").version(FIRST))?;
         host.plugin("order-summary", &Guest::new("plugins/order-summary").version(FIRST))?;
         guests::build(&binary, &bumped)?;
-        Ok("product-search, order-summary".to_owned())
+        Ok(format!("product-search {FIRST} and {BUMPED}, order-summary {FIRST}"))
     });
     if !built {
         return Ok(steps.finish("demo"));

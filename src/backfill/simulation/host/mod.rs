@@ -20,6 +20,10 @@ use super::{
     source::{Body, Event, Source, TABLES},
 };
 
+mod commands;
+mod lanes;
+mod readers;
+
 type Rows = Vec<(u32, u64)>;
 
 const INSTALLATION: &str = "sim";
@@ -152,7 +156,9 @@ impl Host {
         fault: Option<Fault>,
         rng: &mut Prng,
     ) -> Self {
-        source.published[1] = !late_table;
+        if late_table && rng.chance(50) {
+            source.unpublish(1);
+        }
         let baseline = match rng.chance(80) {
             true => source.slot_snapshot(),
             false => {
@@ -203,7 +209,10 @@ impl Host {
     }
 
     /// A crash of the host (or of the server, with it), and the next start.
-    pub(super) fn crash(&mut self, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
+    pub(super) fn crash(&mut self, server: bool, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
+        if server && self.fault == Some(Fault::MachineOutlivesServer) {
+            return self.reconnect(source, rng);
+        }
         for reader in &self.live.readers {
             if let Reading::Locked { locked: true, .. } = reader.stage {
                 source.unlock(table_of(&reader.request));
@@ -223,6 +232,16 @@ impl Host {
                 let commands = self.live.machine.add(spec);
                 self.carry_out(commands, source, rng)?;
             }
+        }
+        Ok(())
+    }
+
+    /// What must not be done when the server was restarted: only the readings fail.
+    fn reconnect(&mut self, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
+        for reader in std::mem::take(&mut self.live.readers) {
+            let failure = ReadFailure { timed_out: false, message: "server restarted".into() };
+            let commands = self.live.machine.read_failed(reader.request.attempt, failure, self.now);
+            self.carry_out(commands, source, rng)?;
         }
         Ok(())
     }
@@ -276,23 +295,33 @@ impl Host {
         }
     }
 
-    /// Table 1 joins the publication of the slot that exists.
-    pub(super) fn publish(&mut self, source: &mut Source, rng: &mut Prng) {
-        if source.published[1] {
+    /// Table 1 gets its mapping: it joins the publication of the slot that exists, or is in it already. Or it
+    /// leaves the publication first, unless `now`.
+    pub(super) fn map_late_table(&mut self, now: bool, source: &mut Source, rng: &mut Prng) {
+        if self.disk.lanes.len() > 2 {
             return;
         }
-        source.published[1] = true;
-        let xid = source.assign_xid();
-        source.emit("alter publication".into(), rng);
-        let baseline = (self.fault != Some(Fault::NoPublicationBaseline)).then(|| everything_before(xid));
-        self.disk.lanes.push(LaneDisk { table: 1, generation: 1, ..LaneDisk::default() });
-        // What the stream has of this table from before is not all of it: the lane begins here.
-        let received = match self.fault {
-            Some(Fault::LaneBeforePublication) => Lsn::ZERO,
-            _ => source.wal_end(),
-        };
-        self.live.lanes.push(Lane { received, accepted: received, ..Lane::default() });
-        self.request(1, &[2], baseline.map(Arc::new), source, rng);
+        if source.published[1] && !now && rng.chance(60) {
+            return source.unpublish(1);
+        }
+        let streamed = source.wal.get(self.live.position.wrapping_sub(1)).map_or(Lsn::ZERO, |r| r.end);
+        let (mut begin, mut baseline) = (streamed, None);
+        if !source.published[1] {
+            source.published[1] = true;
+            let xid = source.assign_xid();
+            source.emit("alter publication".into(), rng);
+            if self.fault != Some(Fault::NoPublicationBaseline) {
+                baseline = Some(Arc::new(everything_before(xid)));
+            }
+            // What the stream has of this table from before is not all of it: the lane begins here.
+            if self.fault != Some(Fault::LaneBeforePublication) {
+                begin = source.wal_end();
+            }
+        }
+        let disk = LaneDisk { table: 1, generation: 1, accepted: begin, ..LaneDisk::default() };
+        self.disk.lanes.push(disk);
+        self.live.lanes.push(Lane { received: begin, accepted: begin, ..Lane::default() });
+        self.request(1, &[2], baseline, source, rng);
     }
 
     // --- the stream -----------------------------------------------------------------------------
@@ -306,9 +335,10 @@ impl Host {
         self.live.position += 1;
         match record.body {
             Body::Commit(events) => {
-                self.live.machine.committed(record.xid as Xid, record.start, record.end);
-                for event in &events {
-                    self.feed(event);
+                let wanted = self.live.lanes.iter().any(|lane| record.end > lane.received);
+                if wanted || self.fault != Some(Fault::FeedOnlyDelivered) {
+                    self.live.machine.committed(record.xid as Xid, record.start, record.end);
+                    events.iter().for_each(|event| self.feed(event));
                 }
                 for (lane, live) in self.live.lanes.iter_mut().enumerate() {
                     if record.end > live.received {
@@ -370,276 +400,6 @@ impl Host {
             self.live.since_low.insert(marker.attempt, BTreeSet::new());
         }
         let commands = self.live.machine.marker(&marker);
-        self.carry_out(commands, source, rng)
-    }
-
-    // --- commands -------------------------------------------------------------------------------
-
-    fn carry_out(
-        &mut self,
-        commands: Vec<Command<Rows>>,
-        source: &mut Source,
-        rng: &mut Prng,
-    ) -> Result<(), String> {
-        for command in commands {
-            match command {
-                Command::Read(request) => self.live.readers.push(Reader { request, stage: Reading::Start }),
-                Command::Emit(emission) => self.emit(emission, source, rng)?,
-                Command::Reread { .. } => self.rereads += 1,
-                Command::SaveCursor { run, cursor, rows, chunks } => {
-                    let early = self.live.waiting.values().any(|w| w.run == run && w.chunk < chunks);
-                    if early && self.fault.is_none() {
-                        return Err(format!("cursor of {run} saved before chunk {chunks} was durable"));
-                    }
-                    let stored = self.stored(&run);
-                    stored.spec.started = true;
-                    (stored.spec.cursor, stored.spec.rows, stored.spec.chunks) = (Some(cursor), rows, chunks);
-                }
-                Command::Complete { run, .. } => self.stored(&run).complete = true,
-                Command::Restart { run, .. } => {
-                    let stored = self.stored(&run);
-                    (stored.spec.cursor, stored.spec.rows, stored.spec.chunks) = (None, 0, 0);
-                }
-                Command::Supersede { old, new, mappings } => {
-                    let baseline = self.stored(&old).spec.baseline.clone();
-                    self.stored(&old).complete = true;
-                    let new = self.stored(&new);
-                    new.spec.mappings = mappings;
-                    new.spec.baseline = new.spec.baseline.take().or(baseline);
-                }
-                Command::Fail { run, attempts, not_before, .. } => {
-                    let stored = self.stored(&run);
-                    (stored.spec.attempts, stored.spec.not_before) = (attempts, not_before);
-                }
-                Command::Probe => self.live.probes.push_back(Arc::new(source.snapshot())),
-            }
-        }
-        Ok(())
-    }
-
-    fn stored(&mut self, run: &str) -> &mut StoredRun {
-        self.disk.runs.iter_mut().find(|stored| *stored.spec.run == *run).unwrap()
-    }
-
-    fn emit(
-        &mut self,
-        mut emission: Emission<Rows>,
-        source: &mut Source,
-        rng: &mut Prng,
-    ) -> Result<(), String> {
-        self.emitted += 1;
-        self.dropped += emission.dropped.len() as u64;
-        match self.fault {
-            Some(Fault::EmitAll) => emission.dropped.clear(),
-            Some(Fault::ClassicWindow) => {
-                let all = self.live.truncated_since_low.contains(&emission.attempt);
-                let touched = self.live.since_low.get(&emission.attempt).cloned().unwrap_or_default();
-                let rows = (0_u32..).zip(&emission.rows);
-                emission.dropped =
-                    rows.filter(|(_, (key, _))| all || touched.contains(key)).map(|(at, _)| at).collect();
-            }
-            _ => {}
-        }
-        self.live.since_low.remove(&emission.attempt);
-        let attempt = emission.attempt;
-        if self.fault == Some(Fault::EmitLate) && rng.chance(50) {
-            self.live.late.push(emission);
-        } else {
-            self.deliver_chunk(emission);
-        }
-        if self.fault == Some(Fault::SaveCursorEarly) {
-            let commands = self.live.machine.durable(attempt);
-            self.carry_out(commands, source, rng)?;
-        }
-        Ok(())
-    }
-
-    fn deliver_chunk(&mut self, emission: Emission<Rows>) {
-        let rows: Rows = (0_u32..)
-            .zip(&emission.rows)
-            .filter(|(at, _)| emission.dropped.binary_search(at).is_err())
-            .map(|(_, row)| *row)
-            .collect();
-        let spec = self.stored(&emission.run).spec.clone();
-        let lanes: BTreeSet<usize> = self.targets(&spec).into_iter().collect();
-        for lane in &lanes {
-            let generation = self.disk.lanes[*lane].generation;
-            self.live.lanes[*lane].queue.push_back(Item::Chunk {
-                attempt: emission.attempt,
-                rows: rows.clone(),
-                generation,
-            });
-        }
-        let waiting = Waiting { run: emission.run, chunk: emission.chunk, lanes };
-        self.live.waiting.insert(emission.attempt, waiting);
-    }
-
-    // --- readers --------------------------------------------------------------------------------
-
-    pub(super) fn step_reader(
-        &mut self,
-        at: usize,
-        failures: usize,
-        source: &mut Source,
-        rng: &mut Prng,
-    ) -> Result<(), String> {
-        if at >= self.live.readers.len() {
-            return Ok(());
-        }
-        let mut reader = self.live.readers.swap_remove(at);
-        let request = reader.request.clone();
-        let table = table_of(&request);
-        if rng.chance(failures) {
-            if let Reading::Locked { locked: true, .. } = reader.stage {
-                source.unlock(table);
-            }
-            if let Reading::Done { high: false, .. } = reader.stage
-                && rng.chance(50)
-            {
-                // The answer to its commit got lost.
-                source.emit(request.marker(INSTALLATION, MarkerKind::High).encode(), rng);
-            }
-            let failure = ReadFailure { timed_out: rng.chance(50), message: "injected".into() };
-            let commands = self.live.machine.read_failed(request.attempt, failure, self.now);
-            return self.carry_out(commands, source, rng);
-        }
-        reader.stage = match reader.stage {
-            Reading::Start => {
-                source.emit(request.marker(INSTALLATION, MarkerKind::Low).encode(), rng);
-                Reading::Low
-            }
-            Reading::Low => {
-                let locked = self.fault != Some(Fault::NoTableLock);
-                if locked && !source.may_lock(table) {
-                    Reading::Low
-                } else {
-                    if locked {
-                        source.lock(table);
-                    }
-                    Reading::Locked { snapshot: Arc::new(source.snapshot()), locked }
-                }
-            }
-            Reading::Locked { snapshot, locked } => {
-                if !locked && !source.may_lock(table) {
-                    Reading::Locked { snapshot, locked }
-                } else {
-                    if locked {
-                        source.unlock(table);
-                    }
-                    let read = read_page(&request, &snapshot, source, rng);
-                    Reading::Done { read: Some(read), high: false }
-                }
-            }
-            Reading::Done { mut read, mut high } => {
-                if !high && rng.chance(50) {
-                    source.emit(request.marker(INSTALLATION, MarkerKind::High).encode(), rng);
-                    high = true;
-                } else if let Some(read) = read.take() {
-                    let commands = self.live.machine.chunk_read(read);
-                    self.carry_out(commands, source, rng)?;
-                }
-                if high && read.is_none() {
-                    return Ok(());
-                }
-                Reading::Done { read, high }
-            }
-        };
-        self.live.readers.push(reader);
-        Ok(())
-    }
-
-    pub(super) fn readers(&self) -> usize {
-        self.live.readers.len()
-    }
-
-    // --- lanes ----------------------------------------------------------------------------------
-
-    pub(super) fn lanes(&self) -> usize {
-        self.live.lanes.len()
-    }
-
-    /// The sink of a lane accepts what is first in its queue.
-    pub(super) fn deliver(&mut self, lane: usize) -> Result<bool, String> {
-        let live = &mut self.live.lanes[lane];
-        let Some(item) = live.queue.pop_front() else { return Ok(false) };
-        let disk = &mut self.disk.lanes[lane];
-        match item {
-            Item::Transaction { end, events, generation } => {
-                for event in &events {
-                    disk.apply(event, generation);
-                }
-                live.accepted = live.accepted.max(end);
-            }
-            Item::Chunk { attempt, rows, generation } => {
-                for (key, value) in rows {
-                    let newest = disk.newest.get(&key).copied().unwrap_or(0).max(disk.newest_truncate);
-                    if value < newest && self.fault.is_none() {
-                        return Err(format!(
-                            "lane {lane}: row {key} = {value} replaces a newer one, {newest}"
-                        ));
-                    }
-                    disk.docs.insert(key, (value, generation));
-                }
-                if let Some(waiting) = self.live.waiting.get_mut(&attempt) {
-                    waiting.lanes.remove(&lane);
-                    if waiting.lanes.is_empty() {
-                        self.live.waiting.remove(&attempt);
-                        self.live.durable.push(attempt);
-                    }
-                }
-            }
-        }
-        Ok(true)
-    }
-
-    /// Tells the machine of a chunk that is durable, in any order.
-    pub(super) fn acknowledge(&mut self, source: &mut Source, rng: &mut Prng) -> Result<bool, String> {
-        if self.live.durable.is_empty() {
-            return Ok(false);
-        }
-        let attempt = self.live.durable.swap_remove(rng.below(self.live.durable.len()));
-        let commands = self.live.machine.durable(attempt);
-        self.carry_out(commands, source, rng)?;
-        Ok(true)
-    }
-
-    /// A lane is torn down and built again: its queue is lost, the stream begins where it was.
-    pub(super) fn lose_lane(&mut self, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
-        let lane = rng.below(self.live.lanes.len());
-        let live = &mut self.live.lanes[lane];
-        live.queue.clear();
-        live.received = live.accepted;
-        let from = live.accepted.max(self.disk.confirmed);
-        let position = source.wal.iter().position(|record| record.end > from && record.start >= from);
-        self.live.position = self.live.position.min(position.unwrap_or(source.wal.len()));
-        self.live.waiting.retain(|_, waiting| !waiting.lanes.contains(&lane));
-        if self.fault != Some(Fault::NoRewind) {
-            let table = self.disk.lanes[lane].table as u32;
-            let commands = self.live.machine.rewind(table);
-            return self.carry_out(commands, source, rng);
-        }
-        Ok(())
-    }
-
-    pub(super) fn sink_failed(&mut self, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
-        let table = rng.below(TABLES) as u32;
-        let commands = self.live.machine.delivery_failed(table, "sink".into(), self.now);
-        self.carry_out(commands, source, rng)
-    }
-
-    pub(super) fn relation_changed(&mut self, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
-        let (table, key) = (rng.below(TABLES) as u32, rng.chance(20));
-        let commands = self.live.machine.relation_changed(table, key);
-        self.carry_out(commands, source, rng)
-    }
-
-    pub(super) fn yield_to_live(
-        &mut self,
-        on: bool,
-        source: &mut Source,
-        rng: &mut Prng,
-    ) -> Result<(), String> {
-        let commands = self.live.machine.yield_to_live(on);
         self.carry_out(commands, source, rng)
     }
 
@@ -729,51 +489,6 @@ impl Host {
     }
 }
 
-impl LaneDisk {
-    fn apply(&mut self, event: &Event, generation: u32) {
-        let (table, old, new, seq) = keys_of(event);
-        if table != self.table {
-            return;
-        }
-        if let Event::Truncate { .. } = event {
-            self.docs.clear();
-            self.newest_truncate = self.newest_truncate.max(seq);
-        }
-        for key in old.into_iter().chain(new) {
-            self.docs.remove(&key);
-            let newest = self.newest.entry(key).or_default();
-            *newest = seq.max(*newest);
-        }
-        if let Some(key) = new {
-            self.docs.insert(key, (seq, generation));
-        }
-    }
-}
-
 fn table_of(request: &ReadRequest) -> usize {
     request.table as usize
-}
-
-fn read_page(
-    request: &ReadRequest,
-    snapshot: &Arc<Snapshot>,
-    source: &Source,
-    rng: &mut Prng,
-) -> ChunkRead<Rows> {
-    let after = request.after.as_ref().map(|cursor| cursor.values[0].parse().unwrap());
-    let mut rows = source.rows(table_of(request), snapshot, after);
-    let fits = (request.max_bytes / 10).max(1);
-    let exhausted = rows.len() < request.limit as usize && rows.len() <= fits;
-    rows.truncate((request.limit as usize).min(fits));
-    ChunkRead {
-        attempt: request.attempt,
-        snapshot: Arc::clone(snapshot),
-        key: vec![key_column()],
-        keys: rows.iter().map(|(key, _)| key.to_string()).collect::<Keys>(),
-        bytes: rows.len() * 10,
-        elapsed: Duration::from_millis(rng.below(20) as u64),
-        last: rows.last().map(|(key, _)| vec![key.to_string()]),
-        rows,
-        exhausted,
-    }
 }

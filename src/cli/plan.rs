@@ -1,0 +1,221 @@
+//! `plan`: what `run` would do about versions: which mappings are new, rebuilt, refused or gone, and why.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context as _;
+use serde::Serialize;
+
+use crate::{
+    config::{Config, Mappings},
+    model::EntityName,
+    pipeline::{Decision, Stored, Wanted, compare},
+    postgres::{Catalog, Purpose},
+    state::Store,
+};
+
+use super::{Context, Exit, output, prepare::Plugins};
+
+#[derive(Debug, clap::Args)]
+pub(super) struct Arguments {}
+
+/// The JSON shape of `plan`.
+#[derive(Debug, Serialize)]
+struct Shape {
+    /// Whether anything would change.
+    changes: bool,
+    mappings: Vec<StepShape>,
+    /// Plugins that do nothing, or cannot be loaded, and why.
+    notices: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct StepShape {
+    mapping: String,
+    /// Null for a mapping that is gone.
+    entity: Option<String>,
+    /// `new`, `unchanged`, `adopt`, `rebuild`, `refused` or `removed`.
+    action: &'static str,
+    /// What differs, a sentence each.
+    reasons: Vec<String>,
+    /// Whether the table would be read.
+    backfill: bool,
+    /// Whether the destination would be emptied first.
+    purge: bool,
+    /// About how many rows would be read; null where none are, or nobody knows.
+    rows: Option<i64>,
+}
+
+pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
+    let config = context.config()?;
+    let plugins = Plugins::load(&config)?;
+    let failures: Vec<_> = plugins.failures().map(ToString::to_string).collect();
+    let mappings = match plugins.mappings(&config) {
+        Err(error) if !failures.is_empty() => {
+            return Err(anyhow::Error::from(error).context(failures.join("\n")));
+        }
+        mappings => mappings?,
+    };
+    let wanted = wanted(&config, &plugins, &mappings);
+    let notices = failures.into_iter().chain(mappings.notices.iter().cloned()).collect();
+    let shape = context.block_on(compared(&config, &mappings, &wanted, notices))?;
+    let refused = shape.mappings.iter().any(|step| step.action == "refused");
+    context.output.result(&shape, text)?;
+    Ok(if refused { Exit::Failed } else { Exit::Done })
+}
+
+fn wanted(config: &Config, plugins: &Plugins, mappings: &Mappings) -> Vec<Wanted> {
+    let with_plugin = mappings.mappings.iter().filter_map(|mapping| {
+        let plugin = plugins.named(&mapping.transform)?;
+        let kind = config.sinks.get(&mapping.sink)?.kind();
+        Some(mapping.wanted(plugin.revision(), plugin.description(), kind))
+    });
+    with_plugin.collect()
+}
+
+async fn compared(
+    config: &Config,
+    mappings: &Mappings,
+    wanted: &[Wanted],
+    notices: Vec<String>,
+) -> anyhow::Result<Shape> {
+    let client = config.source.connect.connect(Purpose::State).await?;
+    let store = Store::new(config.source.slot.as_str());
+    let mut stored = Vec::new();
+    if store.exists(&client).await? {
+        for mapping in store.mappings(&client).await? {
+            let identity = serde_json::from_str(&mapping.identity).with_context(|| {
+                format!(
+                    "the stored identity of mapping `{}` cannot be read; was it changed by hand?",
+                    mapping.name
+                )
+            })?;
+            stored.push(Stored { name: mapping.name, identity });
+        }
+    }
+    let entities: BTreeMap<&str, &EntityName> =
+        mappings.mappings.iter().map(|mapping| (mapping.name.as_str(), &mapping.entity)).collect();
+    let mut tables: Vec<EntityName> = entities.values().map(|&entity| entity.clone()).collect();
+    tables.sort();
+    tables.dedup();
+    let found = Catalog::new(config.source.publication.as_str()).tables(&client, &tables).await?;
+    client.close().await;
+
+    let steps = compare(wanted, &stored, false).into_iter().map(|step| {
+        let entity = entities.get(step.mapping.as_str()).copied();
+        let table = found.iter().find(|table| Some(&table.name) == entity);
+        let rows = table.and_then(|table| table.estimated_rows);
+        step_shape(step.mapping, entity, &step.decision, rows)
+    });
+    let mappings: Vec<_> = steps.collect();
+    let changes = mappings.iter().any(|step| !matches!(step.action, "unchanged" | "refused"));
+    Ok(Shape { changes, mappings, notices })
+}
+
+fn step_shape(
+    mapping: String,
+    entity: Option<&EntityName>,
+    decision: &Decision,
+    rows: Option<i64>,
+) -> StepShape {
+    let mut shape = StepShape {
+        mapping,
+        entity: entity.map(ToString::to_string),
+        action: "unchanged",
+        reasons: Vec::new(),
+        backfill: false,
+        purge: false,
+        rows: None,
+    };
+    match decision {
+        Decision::New { backfill } => {
+            shape.action = "new";
+            shape.backfill = *backfill;
+        }
+        Decision::Unchanged => {}
+        Decision::Adopt { differences } => {
+            shape.action = "adopt";
+            shape.reasons = differences.iter().map(ToString::to_string).collect();
+        }
+        Decision::Rebuild { differences, backfill, purge } => {
+            shape.action = "rebuild";
+            shape.reasons = differences.iter().map(ToString::to_string).collect();
+            (shape.backfill, shape.purge) = (*backfill, *purge);
+        }
+        Decision::Refused { conflicts } => {
+            shape.action = "refused";
+            shape.reasons = conflicts.iter().map(ToString::to_string).collect();
+        }
+        Decision::Removed => shape.action = "removed",
+    }
+    shape.rows = rows.filter(|_| shape.backfill);
+    shape
+}
+
+fn text(shape: &Shape) -> String {
+    let mut lines: Vec<_> = shape.notices.iter().map(|notice| format!("note: {notice}")).collect();
+    if !shape.changes && shape.mappings.iter().all(|step| step.action == "unchanged") {
+        lines.push("no change".to_owned());
+        return lines.join("\n");
+    }
+    lines.extend(shape.mappings.iter().map(step_line));
+    lines.join("\n")
+}
+
+/// `public.products:product-search:search  rebuild: product-search 1.4.0 → 1.5.0; reads ~1 000 000 rows`
+fn step_line(step: &StepShape) -> String {
+    let mut line = format!("{}  {}", step.mapping, step.action);
+    if !step.reasons.is_empty() {
+        line.push_str(": ");
+        line.push_str(&step.reasons.join(", "));
+    }
+    if step.purge {
+        line.push_str("; empties the destination");
+    }
+    match (step.backfill, step.rows) {
+        (true, Some(rows)) => line.push_str(&format!("; reads ~{} rows", output::count(rows))),
+        (true, None) => line.push_str("; reads the whole table"),
+        (false, _) if matches!(step.action, "new" | "rebuild") => {
+            line.push_str("; no backfill, as configured")
+        }
+        (false, _) if step.action == "removed" => line.push_str("; its documents stay"),
+        (false, _) if step.action == "adopt" => line.push_str("; a patch release, exempt from rebuilding"),
+        (false, _) => {}
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::pipeline::Difference;
+
+    use super::*;
+
+    fn step(decision: &Decision, rows: Option<i64>) -> StepShape {
+        step_shape("m".into(), Some(&EntityName::new("public", "t")), decision, rows)
+    }
+
+    #[test]
+    fn reasons_and_costs_are_told() {
+        let differences = vec![Difference::VersionKey { from: Some("1".into()), to: Some("2".into()) }];
+        let rebuild = Decision::Rebuild { differences: differences.clone(), backfill: true, purge: true };
+        assert_eq!(
+            step_line(&step(&rebuild, Some(1_000_000))),
+            "m  rebuild: version \"1\" → \"2\"; empties the destination; reads ~1 000 000 rows"
+        );
+        assert_eq!(
+            step_line(&step(&Decision::New { backfill: false }, None)),
+            "m  new; no backfill, as configured"
+        );
+        assert_eq!(step_line(&step(&Decision::Removed, None)), "m  removed; its documents stay");
+        let adopt = Decision::Adopt { differences };
+        assert!(step_line(&step(&adopt, None)).ends_with("; a patch release, exempt from rebuilding"));
+    }
+
+    #[test]
+    fn nothing_to_do_is_said() {
+        let mappings = vec![step(&Decision::Unchanged, Some(5))];
+        assert_eq!(mappings[0].rows, None);
+        let shape = Shape { changes: false, mappings, notices: vec!["n".into()] };
+        assert_eq!(text(&shape), "note: n\nno change");
+    }
+}

@@ -1,0 +1,357 @@
+//! What the catalogue says of mapped tables: columns as published, value types, keys, row filters.
+//!
+//! Guarantees that a table is found by schema and name (or oid), never by a bare name, and that stream and
+//! snapshot agree on columns and key. Reads only; knows nothing of tables that are not asked for.
+
+use std::{fmt::Write as _, sync::Arc};
+
+use super::{connect::Client, error::Error, quote, types::Types, wire::TextRow};
+use crate::model::{Column, EntityName, Relation, ReplicaIdentity};
+
+/// A column of a table, published or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableColumn {
+    /// Its `attnum`.
+    pub number: i16,
+    /// Its name.
+    pub name: String,
+    /// Its type's oid, a domain's own.
+    pub type_oid: u32,
+    /// Whether it is computed.
+    pub generated: bool,
+    /// Whether the stream has it.
+    pub published: bool,
+}
+
+/// What a mapped table needs to be known by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    /// `pg_class.oid`.
+    pub oid: u32,
+    /// Schema and name.
+    pub name: EntityName,
+    /// Whether it is the root (or a node) of a partition tree.
+    pub partitioned: bool,
+    /// Whether its changes are in the WAL: not so for unlogged and temporary tables.
+    pub logged: bool,
+    /// What old tuples carry.
+    pub replica_identity: ReplicaIdentity,
+    /// All columns that are not dropped, in their order.
+    pub columns: Vec<TableColumn>,
+    /// Column numbers of the primary key, in key order.
+    pub primary_key: Vec<i16>,
+    /// Column numbers of the replica identity's index, in key order.
+    pub identity_index: Vec<i16>,
+    /// Column numbers of the first unique index without NULLs, conditions or expressions.
+    pub unique_index: Vec<i16>,
+    /// The publication's row filter, as an SQL expression.
+    pub row_filter: Option<String>,
+    /// The planner's guess at the number of rows.
+    pub estimated_rows: Option<i64>,
+    /// Whether our role may read it.
+    pub readable: bool,
+}
+
+impl TableInfo {
+    /// Column numbers of the key that makes document ids: the primary key, or the identity's index; under
+    /// FULL the primary key, else the first unique index. Empty where there is none.
+    #[must_use]
+    pub fn key_numbers(&self) -> &[i16] {
+        match self.replica_identity {
+            ReplicaIdentity::Default => &self.primary_key,
+            ReplicaIdentity::Index => &self.identity_index,
+            ReplicaIdentity::Full if self.primary_key.is_empty() => &self.unique_index,
+            ReplicaIdentity::Full => &self.primary_key,
+            ReplicaIdentity::Nothing => &[],
+        }
+    }
+
+    fn key_names(&self) -> impl Iterator<Item = Option<&str>> {
+        self.key_numbers().iter().map(|number| {
+            self.columns.iter().find(|column| column.number == *number).map(|column| column.name.as_str())
+        })
+    }
+
+    /// The relation as the stream describes it now.
+    pub(super) fn relation(&self, types: &Types) -> Relation {
+        let identity: &[i16] = match self.replica_identity {
+            ReplicaIdentity::Default => &self.primary_key,
+            ReplicaIdentity::Index => &self.identity_index,
+            ReplicaIdentity::Full | ReplicaIdentity::Nothing => &[],
+        };
+        let full = self.replica_identity == ReplicaIdentity::Full;
+        let columns: Vec<_> = self
+            .columns
+            .iter()
+            .filter(|column| column.published)
+            .map(|column| Column {
+                name: column.name.clone(),
+                type_oid: column.type_oid,
+                value_type: types.value_type(column.type_oid),
+                identity: full || identity.contains(&column.number),
+            })
+            .collect();
+        let key = positions(&columns, self.key_names());
+        Relation {
+            oid: self.oid,
+            name: self.name.clone(),
+            replica_identity: self.replica_identity,
+            columns,
+            key,
+        }
+    }
+}
+
+/// Positions of the named columns; empty unless all are there.
+fn positions<'a>(columns: &[Column], names: impl Iterator<Item = Option<&'a str>>) -> Vec<usize> {
+    let find = |name: Option<&str>| columns.iter().position(|column| Some(column.name.as_str()) == name);
+    names.map(find).collect::<Option<_>>().unwrap_or_default()
+}
+
+/// A Relation message, without its meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamRelation {
+    /// The table's oid.
+    pub oid: u32,
+    /// Its name.
+    pub name: EntityName,
+    /// What old tuples carry.
+    pub replica_identity: ReplicaIdentity,
+    /// Name, type oid, and whether the column is part of the identity.
+    pub columns: Vec<(String, u32, bool)>,
+}
+
+/// Looks tables and types up; remembers types.
+#[derive(Debug)]
+pub struct Catalog {
+    publication: String,
+    types: Types,
+}
+
+impl Catalog {
+    /// A catalogue seen through a publication, which need not exist yet.
+    pub fn new(publication: impl Into<String>) -> Self {
+        Self { publication: publication.into(), types: Types::default() }
+    }
+
+    /// The tables of these names; those that do not exist are left out.
+    ///
+    /// # Errors
+    /// What the server reports.
+    pub async fn tables(&mut self, client: &Client, names: &[EntityName]) -> Result<Vec<TableInfo>, Error> {
+        self.load(client, &Wanted::Names(names)).await
+    }
+
+    async fn load(&mut self, client: &Client, wanted: &Wanted<'_>) -> Result<Vec<TableInfo>, Error> {
+        let sql = tables_query(wanted, &self.publication, client.server_version());
+        let tables = read_tables(client.text_results(&sql).await?)?;
+        self.learn_types(
+            client,
+            tables.iter().flat_map(|table| &table.columns).map(|column| column.type_oid),
+        )
+        .await?;
+        Ok(tables)
+    }
+
+    async fn learn_types(
+        &mut self,
+        client: &Client,
+        oids: impl IntoIterator<Item = u32>,
+    ) -> Result<(), Error> {
+        if let Some(sql) = self.types.query_for(oids) {
+            self.types.absorb(client.text_results(&sql).await?.into_iter().flatten().collect())?;
+        }
+        Ok(())
+    }
+
+    /// The relation of a table as it is now; [`tables`](Self::tables) gave the table.
+    #[must_use]
+    pub fn relation(&self, table: &TableInfo) -> Relation {
+        table.relation(&self.types)
+    }
+
+    /// Completes a Relation message with value types and key. Under FULL, where the message does not tell
+    /// the key, and for the order of the key's columns, the table's present state is asked.
+    ///
+    /// # Errors
+    /// What the server reports.
+    pub async fn resolve(
+        &mut self,
+        client: &Client,
+        relation: &StreamRelation,
+    ) -> Result<Arc<Relation>, Error> {
+        self.learn_types(client, relation.columns.iter().map(|column| column.1)).await?;
+        let table = self.load(client, &Wanted::Oid(relation.oid)).await?.pop();
+        let columns: Vec<_> = relation
+            .columns
+            .iter()
+            .map(|(name, type_oid, identity)| Column {
+                name: name.clone(),
+                type_oid: *type_oid,
+                value_type: self.types.value_type(*type_oid),
+                identity: *identity,
+            })
+            .collect();
+        let known = table.as_ref().filter(|table| table.replica_identity == relation.replica_identity);
+        let known = known.map(|table| positions(&columns, table.key_names())).unwrap_or_default();
+        let key = match relation.replica_identity {
+            ReplicaIdentity::Nothing => Vec::new(),
+            ReplicaIdentity::Full => known,
+            ReplicaIdentity::Default | ReplicaIdentity::Index => {
+                // The message is valid for its rows; the catalogue may be ahead of it.
+                let flagged: Vec<usize> = (0..columns.len()).filter(|at| columns[*at].identity).collect();
+                let same = known.len() == flagged.len() && known.iter().all(|at| flagged.contains(at));
+                if same { known } else { flagged }
+            }
+        };
+        Ok(Arc::new(Relation {
+            oid: relation.oid,
+            name: relation.name.clone(),
+            replica_identity: relation.replica_identity,
+            columns,
+            key,
+        }))
+    }
+}
+
+/// Which tables a query is about.
+pub(super) enum Wanted<'a> {
+    Names(&'a [EntityName]),
+    Oid(u32),
+}
+
+impl Wanted<'_> {
+    /// A condition over `pg_class c` and `pg_namespace n`.
+    pub(super) fn condition(&self) -> String {
+        match self {
+            Self::Oid(oid) => format!("c.oid = {oid}"),
+            Self::Names([]) => "false".to_owned(),
+            Self::Names(names) => {
+                let mut text = String::from("(n.nspname, c.relname) in (");
+                for (at, name) in names.iter().enumerate() {
+                    let comma = if at == 0 { "" } else { "," };
+                    // Writing to a String cannot fail.
+                    let _ = write!(
+                        text,
+                        "{comma}({},{})",
+                        quote::literal(&name.schema),
+                        quote::literal(&name.table)
+                    );
+                }
+                text.push(')');
+                text
+            }
+        }
+    }
+}
+
+/// Two statements: one row a table, then one row a column.
+pub(super) fn tables_query(wanted: &Wanted<'_>, publication: &str, version: u32) -> String {
+    let condition = wanted.condition();
+    let publication = quote::literal(publication);
+    let of_publication = |expression: &str| {
+        format!(
+            "(select {expression} from pg_publication_rel pr join pg_publication p on p.oid = pr.prpubid
+              where p.pubname = {publication} and pr.prrelid = c.oid)"
+        )
+    };
+    // Row filters and column lists came with 15, published generated columns with 18.
+    let (filter, list) = if version >= 15 {
+        (of_publication("pg_get_expr(pr.prqual, pr.prrelid)"), of_publication("pr.prattrs::text"))
+    } else {
+        ("null".to_owned(), "null".to_owned())
+    };
+    let generated = if version >= 18 {
+        format!("(select p.pubgencols::text from pg_publication p where p.pubname = {publication})")
+    } else {
+        "null".to_owned()
+    };
+    let index = |condition: &str| {
+        format!(
+            "(select string_agg(k.number::text, ',' order by k.place) from
+               (select i.* from pg_index i where i.indrelid = c.oid and i.indisvalid and {condition}
+                order by i.indexrelid limit 1) i,
+               unnest(i.indkey::int2[]) with ordinality k(number, place) where k.place <= i.indnkeyatts)"
+        )
+    };
+    let primary = index("i.indisprimary");
+    let identity = index("i.indisreplident");
+    let unique = index(
+        "i.indisunique and i.indimmediate and i.indpred is null and i.indexprs is null and not exists (
+           select from unnest(i.indkey::int2[]) with ordinality k(number, place)
+           join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
+           where k.place <= i.indnkeyatts and not a.attnotnull)",
+    );
+    format!(
+        "select c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
+           {primary}, {identity}, {unique}, {filter}, {list}, {generated},
+           case when c.relkind = 'p' then (
+             select sum(greatest(l.reltuples, 0))::bigint from pg_partition_tree(c.oid) t
+             join pg_class l on l.oid = t.relid where t.isleaf)
+           else nullif(c.reltuples, -1)::bigint end,
+           has_table_privilege(c.oid, 'select')
+         from pg_class c join pg_namespace n on n.oid = c.relnamespace
+         where c.relkind in ('r', 'p') and {condition};
+         select a.attrelid, a.attnum, a.attname, a.atttypid, a.attgenerated
+         from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
+         where c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped and {condition}
+         order by a.attrelid, a.attnum"
+    )
+}
+
+/// Reads what [`tables_query`] answered.
+pub(super) fn read_tables(results: Vec<Vec<TextRow>>) -> Result<Vec<TableInfo>, Error> {
+    let nonsense = || Error::protocol("the catalogue has a row that makes no sense");
+    let mut results = results.into_iter();
+    let (tables, columns) = (results.next().unwrap_or_default(), results.next().unwrap_or_default());
+    tables.iter().map(|row| read_table(row, &columns).ok_or_else(nonsense)).collect()
+}
+
+fn read_table(row: &TextRow, columns: &[TextRow]) -> Option<TableInfo> {
+    let text = |at: usize| row.get(at).and_then(Option::as_deref);
+    let numbers = |at: usize, separator: char| -> Option<Vec<i16>> {
+        let list = text(at).unwrap_or_default();
+        list.split(separator).filter(|part| !part.is_empty()).map(|part| part.parse().ok()).collect()
+    };
+    let list = text(10).map(|_| numbers(10, ' ')).map_or(Some(None), |list| list.map(Some))?;
+    let stored_published = text(11) == Some("s");
+    let read_column = |column: &TextRow| {
+        let text = |at: usize| column.get(at).and_then(Option::as_deref);
+        let number = text(1)?.parse().ok()?;
+        let generated = text(4).unwrap_or_default();
+        let published = match &list {
+            Some(list) => list.contains(&number),
+            None => generated.is_empty() || (generated == "s" && stored_published),
+        };
+        Some(TableColumn {
+            number,
+            name: text(2)?.to_owned(),
+            type_oid: text(3)?.parse().ok()?,
+            generated: !generated.is_empty(),
+            published,
+        })
+    };
+    Some(TableInfo {
+        oid: text(0)?.parse().ok()?,
+        name: EntityName::new(text(1)?, text(2)?),
+        partitioned: text(3)? == "p",
+        logged: text(4)? == "p",
+        replica_identity: match text(5)? {
+            "d" => ReplicaIdentity::Default,
+            "f" => ReplicaIdentity::Full,
+            "i" => ReplicaIdentity::Index,
+            _ => ReplicaIdentity::Nothing,
+        },
+        columns: columns
+            .iter()
+            .filter(|column| column.first() == row.first())
+            .map(read_column)
+            .collect::<Option<_>>()?,
+        primary_key: numbers(6, ',')?,
+        identity_index: numbers(7, ',')?,
+        unique_index: numbers(8, ',')?,
+        row_filter: text(9).map(str::to_owned),
+        estimated_rows: text(12).and_then(|text| text.parse().ok()),
+        readable: text(13)? == "t",
+    })
+}

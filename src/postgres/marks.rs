@@ -1,0 +1,52 @@
+//! Messages into the WAL, and what a fresh snapshot sees: the two ends of a backfill window.
+
+use super::{connect::Client, error::Error, quote};
+use crate::model::{Lsn, Snapshot};
+
+/// The prefix of our logical messages. Their content says whose they are.
+pub const MESSAGE_PREFIX: &str = "anabranch";
+
+impl Client {
+    /// Commits logical messages in one transaction, in order, and gives the position of each.
+    ///
+    /// Returns when they are flushed here: `synchronous_commit = local` neither leaves them to the WAL
+    /// writer (as `off` would) nor waits for a standby that may be missing (as `on` would, for ever).
+    ///
+    /// # Errors
+    /// What the server reports; nothing was written then.
+    pub async fn emit_messages<T: AsRef<[u8]>>(&self, contents: &[T]) -> Result<Vec<Lsn>, Error> {
+        if contents.is_empty() {
+            return Ok(Vec::new());
+        }
+        // Several statements in one text are one transaction, which an error rolls back.
+        let mut sql = String::from("set local synchronous_commit = local");
+        for content in contents {
+            sql.push_str("; select pg_logical_emit_message(true, '");
+            sql.push_str(MESSAGE_PREFIX);
+            sql.push_str("', ");
+            sql.push_str(&quote::bytea(content.as_ref()));
+            sql.push(')');
+        }
+        let rows = self.text_results(&sql).await?.into_iter().flatten();
+        rows.map(|row| {
+            let text = row.into_iter().flatten().next();
+            text.and_then(|text| text.parse().ok())
+                .ok_or_else(|| Error::protocol("the answer to pg_logical_emit_message is not a WAL position"))
+        })
+        .collect()
+    }
+
+    /// What a transaction that begins now would see.
+    ///
+    /// # Errors
+    /// What the server reports.
+    pub async fn current_snapshot(&self) -> Result<Snapshot, Error> {
+        let results = self.text_results("select pg_current_snapshot()").await?;
+        parse_snapshot(results.into_iter().flatten().flatten().flatten().next().as_deref())
+    }
+}
+
+pub(super) fn parse_snapshot(text: Option<&str>) -> Result<Snapshot, Error> {
+    let text = text.ok_or_else(|| Error::protocol("pg_current_snapshot() gave no row"))?;
+    text.parse().map_err(|error| Error::protocol(format!("{error}")))
+}

@@ -1,0 +1,202 @@
+//! The replication slot: looked at, made, dropped.
+//!
+//! Guarantees that a slot is named exactly, never by a pattern, and that a creation that was given up leaves
+//! none behind.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    connect::Client,
+    error::{Error, ErrorKind},
+    settings::ConnectSettings,
+    stream::CreatedSlot,
+};
+use crate::model::Lsn;
+
+/// A slot as `pg_replication_slots` shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlotState {
+    /// Its name.
+    pub name: String,
+    /// `pgoutput`; None for a physical slot.
+    pub plugin: Option<String>,
+    /// The database that it streams.
+    pub database: Option<String>,
+    /// The server process that streams it now.
+    pub active_pid: Option<i32>,
+    /// What has been confirmed: streaming resumes here.
+    pub confirmed: Lsn,
+    /// Why it cannot be streamed from any more.
+    pub lost: Option<String>,
+}
+
+/// Slot names, by the server's rule (Postgres documentation, "Querying And Manipulating Replication Slots").
+///
+/// # Errors
+/// What is wrong with the name.
+pub fn check_slot_name(name: &str) -> Result<(), Error> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if (1..=63).contains(&name.len()) && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(Error::settings(format!(
+        "`{name}` cannot name a replication slot: use 1 to 63 lower-case letters, digits and underscores"
+    )))
+}
+
+/// The slot of exactly this name.
+///
+/// # Errors
+/// What the server reports.
+pub async fn find_slot(client: &Client, name: &str) -> Result<Option<SlotState>, Error> {
+    // As JSON, since columns differ between versions.
+    let sql = "select to_jsonb(s)::text from pg_replication_slots s where s.slot_name = $1";
+    let Some(row) = client.query_opt(sql, &[&name]).await? else { return Ok(None) };
+    let slot: serde_json::Value = serde_json::from_str(row.try_get(0)?)
+        .map_err(|error| Error::protocol(format!("pg_replication_slots cannot be read: {error}")))?;
+    let text = |key: &str| slot.get(key).and_then(serde_json::Value::as_str).map(str::to_owned);
+    let reason = text("invalidation_reason");
+    let lost = reason.or_else(|| match text("wal_status").as_deref() {
+        Some("lost") => Some("the server has removed WAL that it needs".to_owned()),
+        _ => None,
+    });
+    Ok(Some(SlotState {
+        name: name.to_owned(),
+        plugin: text("plugin"),
+        database: text("database"),
+        active_pid: slot
+            .get("active_pid")
+            .and_then(serde_json::Value::as_i64)
+            .and_then(|pid| pid.try_into().ok()),
+        confirmed: text("confirmed_flush_lsn").and_then(|text| text.parse().ok()).unwrap_or_default(),
+        lost,
+    }))
+}
+
+/// Drops the slot of exactly this name, if there is one. Says whether there was.
+///
+/// # Errors
+/// [`ErrorKind::SlotInUse`] while it is streamed.
+pub async fn drop_slot(client: &Client, name: &str) -> Result<bool, Error> {
+    let sql = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1";
+    Ok(client.execute(sql, &[&name]).await? > 0)
+}
+
+/// Who a slot's creation waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// The server process; 0 for a prepared transaction.
+    pub pid: i32,
+    /// What there is to know of it: role, program, state, age of its transaction.
+    pub description: String,
+}
+
+/// The sessions that a server process waits for.
+///
+/// # Errors
+/// What the server reports.
+pub async fn blockers(client: &Client, pid: i32) -> Result<Vec<Blocker>, Error> {
+    let sql = "select b.pid, case
+          when b.pid = 0 then 'a prepared transaction (see pg_prepared_xacts)'
+          else format('%s, %s, %s, transaction open for %s s', coalesce(a.usename, '?'),
+            coalesce(nullif(a.application_name, ''), 'no application name'), coalesce(a.state, 'state hidden'),
+            coalesce(extract(epoch from clock_timestamp() - a.xact_start)::bigint::text, '?')) end
+        from (select distinct unnest(pg_blocking_pids($1)) as pid) b left join pg_stat_activity a on a.pid = b.pid
+        order by 1";
+    let rows = client.query(sql, &[&pid]).await?;
+    rows.iter().map(|row| Ok(Blocker { pid: row.try_get(0)?, description: row.try_get(1)? })).collect()
+}
+
+/// Creates the slot. The server first waits until every transaction that now writes has ended; while it
+/// does, `watch` names those in the log, and `cancel` ends the wait without leaving a slot.
+///
+/// Dropping the future instead leaves the server waiting, until it notices.
+///
+/// # Errors
+/// [`ErrorKind::Cancelled`] after `cancel`; what the server reports, with all slots taken among it.
+pub async fn create_slot(
+    settings: &ConnectSettings,
+    watch: &Client,
+    name: &str,
+    failover: bool,
+    cancel: &CancellationToken,
+) -> Result<CreatedSlot, Error> {
+    check_slot_name(name)?;
+    let mut replication = settings.connect_replication().await?;
+    let pid = replication.process_id();
+    let (via, host, key) = replication.canceller();
+    let created = {
+        let creating = replication.create_slot(name, failover);
+        tokio::pin!(creating);
+        let first = tokio::time::Instant::now() + Duration::from_secs(1);
+        let mut timer = tokio::time::interval_at(first, Duration::from_secs(10));
+        loop {
+            tokio::select! {
+                biased;
+                created = &mut creating => break created,
+                () = cancel.cancelled() => {
+                    via.cancel(&host, key).await?;
+                    let ended = tokio::time::timeout(Duration::from_secs(5), &mut creating).await;
+                    break ended.unwrap_or_else(|_| Err(Error::closed("the server did not give the creation up")));
+                }
+                _ = timer.tick() => tell_blockers(watch, name, pid).await,
+            }
+        }
+    };
+    if !cancel.is_cancelled() {
+        replication.close().await;
+        return created;
+    }
+    match created {
+        Ok(_) => replication.drop_slot(name).await?,
+        // Nobody waits on the walsender any more: it must not finish a slot for nobody.
+        Err(error) if error.kind() == ErrorKind::Closed => {
+            watch.execute("select pg_terminate_backend($1)", &[&pid]).await?;
+        }
+        Err(_) => {}
+    }
+    replication.close().await;
+    Err(Error::new(
+        ErrorKind::Cancelled,
+        format!("the creation of slot `{name}` was given up; no slot was left"),
+    ))
+}
+
+async fn tell_blockers(watch: &Client, name: &str, pid: i32) {
+    match blockers(watch, pid).await {
+        Ok(list) if list.is_empty() => {
+            tracing::info!(slot = name, "waiting for the server to create the slot")
+        }
+        Ok(list) => {
+            for blocker in list {
+                tracing::warn!(
+                    slot = name,
+                    pid = blocker.pid,
+                    "the slot's creation waits for a transaction to end: pid {} ({}); end it, or \
+                     `select pg_terminate_backend({})`",
+                    blocker.pid,
+                    blocker.description,
+                    blocker.pid,
+                );
+            }
+        }
+        Err(error) => tracing::warn!(slot = name, %error, "cannot tell what the slot's creation waits for"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn c019_slot_names_follow_the_servers_rule() {
+        for good in ["a", "1abc", "a_b", &"x".repeat(63)] {
+            assert_eq!(check_slot_name(good), Ok(()));
+        }
+        for bad in ["", "Abc", "a-b", "é", "a b", &"x".repeat(64)] {
+            assert!(check_slot_name(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,463 @@
+//! Reads rows that already exist: one keyset page of a table, or rows by key, each in a snapshot of its own
+//! that is told along with them.
+//!
+//! Guarantees that text is the same as the stream's, that paging follows the server's own order of the key's
+//! types, that rows and columns are those of the publication, and that what comes back is exactly what the
+//! told snapshot sees: the table is locked (`access share`) before the snapshot is taken, since a table that
+//! is rewritten under a snapshot looks empty to it. Must never hold a transaction longer than one read.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    catalog::{TableInfo, Wanted, read_tables, tables_query},
+    connect::{Purpose, major_version},
+    error::{Error, ErrorKind},
+    marks::parse_snapshot,
+    quote,
+    settings::ConnectSettings,
+    types::{KeyType, Types},
+    wire::{Wire, cells, unexpected},
+};
+use crate::model::{
+    Cell, Change, ChangeBatch, EntityName, Lsn, Operation, Origin, Relation, RowSpan, Snapshot,
+    TransactionInfo,
+};
+
+/// Which page to read.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkRequest<'a> {
+    /// The table.
+    pub entity: &'a EntityName,
+    /// The key columns that the cursor was taken with, and the key of the row to read after; none to begin.
+    pub after: Option<(&'a [String], &'a [String])>,
+    /// At most so many rows.
+    pub max_rows: u32,
+    /// No further rows once so many bytes of text were read.
+    pub max_bytes: usize,
+    /// The server gives up after this ([`ErrorKind::Cancelled`]).
+    pub timeout: Option<Duration>,
+}
+
+/// A page.
+#[derive(Debug)]
+pub struct ChunkRead {
+    /// The table as it was. The same `Arc` as long as nothing changed.
+    pub relation: Arc<Relation>,
+    /// What the rows were read in.
+    pub snapshot: Snapshot,
+    /// The rows as reads of a backfill, in key order, in one transaction whose positions are 0: they are the
+    /// high mark's, which is not known yet.
+    pub batch: ChangeBatch,
+    /// The key of the last row, as the server writes it; none for an empty page.
+    pub last: Option<Vec<String>>,
+    /// Whether there were no more rows behind the page.
+    pub exhausted: bool,
+    /// Bytes of text.
+    pub bytes: usize,
+    /// How long it took.
+    pub elapsed: Duration,
+}
+
+/// Rows that were read again.
+#[derive(Debug)]
+pub struct Reread {
+    /// The table as it was.
+    pub relation: Arc<Relation>,
+    /// What the rows were read in.
+    pub snapshot: Snapshot,
+    /// The rows that are there, in any order; positions are 0.
+    pub batch: ChangeBatch,
+}
+
+/// A session for reads, one at a time.
+pub struct SnapshotReader {
+    wire: Wire,
+    publication: String,
+    version: u32,
+    types: Types,
+    relations: HashMap<u32, Arc<Relation>>,
+    /// Bytes per row by table, as last seen: how many rows to ask for at once.
+    row_bytes: HashMap<u32, usize>,
+    /// A read was dropped before its end: the session's state is not known.
+    spoiled: bool,
+}
+
+impl std::fmt::Debug for SnapshotReader {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SnapshotReader").field("publication", &self.publication).finish_non_exhaustive()
+    }
+}
+
+/// What an open read transaction knows.
+struct Opened {
+    snapshot: Snapshot,
+    table: TableInfo,
+    relation: Arc<Relation>,
+    key: Vec<(String, KeyType)>,
+}
+
+impl SnapshotReader {
+    /// Opens a session that reads tables as the publication has them.
+    ///
+    /// # Errors
+    /// As [`ConnectSettings::connect`].
+    pub async fn open(settings: &ConnectSettings, publication: impl Into<String>) -> Result<Self, Error> {
+        let (wire, _) = settings.connect_wire(Purpose::Snapshot, false).await?;
+        let version = wire.parameters.get("server_version").map_or(0, |text| major_version(text));
+        Ok(Self {
+            wire,
+            publication: publication.into(),
+            version,
+            types: Types::default(),
+            relations: HashMap::new(),
+            row_bytes: HashMap::new(),
+            spoiled: false,
+        })
+    }
+
+    /// Ends the session.
+    pub async fn close(self) {
+        self.wire.terminate().await;
+    }
+
+    /// Reads the page after a key. Not cancel-safe: when the future is dropped, the next call fails with
+    /// [`ErrorKind::Closed`] and the reader must be opened anew.
+    ///
+    /// # Errors
+    /// [`ErrorKind::KeyChanged`] when the cursor is of another key, [`ErrorKind::Table`] when the table is gone
+    /// or has no key, [`ErrorKind::Cancelled`] after the timeout, and what else the server reports.
+    pub async fn read_chunk(&mut self, request: &ChunkRequest<'_>) -> Result<ChunkRead, Error> {
+        self.guard()?;
+        let result = self.chunk(request).await;
+        self.unguard(result, request.entity).await
+    }
+
+    /// Reads rows by their keys, each the text of the key's columns in key order. Rows that are gone, or that
+    /// the publication's filter leaves out, are missing from the answer. Not cancel-safe, as
+    /// [`read_chunk`](Self::read_chunk).
+    ///
+    /// # Errors
+    /// As [`read_chunk`](Self::read_chunk).
+    pub async fn reread(&mut self, entity: &EntityName, keys: &[Vec<String>]) -> Result<Reread, Error> {
+        self.guard()?;
+        let result = self.by_key(entity, keys).await;
+        self.unguard(result, entity).await
+    }
+
+    fn guard(&mut self) -> Result<(), Error> {
+        if std::mem::replace(&mut self.spoiled, true) {
+            return Err(Error::closed("a read was given up before its end"));
+        }
+        Ok(())
+    }
+
+    async fn unguard<T>(&mut self, result: Result<T, Error>, entity: &EntityName) -> Result<T, Error> {
+        // After a protocol error or a lost connection nothing can be rolled back.
+        let usable =
+            result.as_ref().map_or_else(|error| error.sqlstate().is_some() || is_local(error), |_| true);
+        let ended = usable && (result.is_ok() || self.wire.query("rollback").await.is_ok());
+        self.spoiled = !ended;
+        result.map_err(|error| error.context(format!("reading {entity}")))
+    }
+
+    async fn begin(&mut self, entity: &EntityName, timeout: Option<Duration>) -> Result<Opened, Error> {
+        let name = quote::entity(entity);
+        let limit = timeout.map_or(0, |limit| limit.as_millis().clamp(1, 2_147_483_647));
+        let names = std::slice::from_ref(entity);
+        let sql = format!(
+            "begin isolation level repeatable read read only; set local statement_timeout = {limit}; \
+             lock table {name} in access share mode; select pg_current_snapshot(); {}",
+            tables_query(&Wanted::Names(names), &self.publication, self.version)
+        );
+        let mut results = self.wire.query(&sql).await?.into_iter().skip(3);
+        let row = results.next().unwrap_or_default().into_iter().flatten().flatten().next();
+        let snapshot = parse_snapshot(row.as_deref())?;
+        let table = read_tables(results.collect())?.pop();
+        let table =
+            table.ok_or_else(|| Error::new(ErrorKind::Table, "it is not a table that can be read"))?;
+        if let Some(sql) = self.types.query_for(table.columns.iter().map(|column| column.type_oid)) {
+            let rows = self.wire.query(&sql).await?.into_iter().flatten().collect();
+            self.types.absorb(rows)?;
+        }
+        let relation = self.intern(table.relation(&self.types));
+        let key_type = |&at: &usize| {
+            let column = &relation.columns[at];
+            Ok((quote::identifier(&column.name), self.types.key_type(column.type_oid)?))
+        };
+        let key: Vec<_> = relation.key.iter().map(key_type).collect::<Result<_, Error>>()?;
+        if key.is_empty() {
+            return Err(Error::new(
+                ErrorKind::Table,
+                format!("it has no usable key; add one: alter table {name} add primary key (…)"),
+            ));
+        }
+        Ok(Opened { snapshot, table, relation, key })
+    }
+
+    fn intern(&mut self, relation: Relation) -> Arc<Relation> {
+        match self.relations.get(&relation.oid) {
+            Some(known) if **known == relation => Arc::clone(known),
+            _ => {
+                let relation = Arc::new(relation);
+                self.relations.insert(relation.oid, Arc::clone(&relation));
+                relation
+            }
+        }
+    }
+
+    async fn chunk(&mut self, request: &ChunkRequest<'_>) -> Result<ChunkRead, Error> {
+        let started = Instant::now();
+        let opened = self.begin(request.entity, request.timeout).await?;
+        let cursor = match request.after {
+            Some((columns, values)) => Some(check_cursor(&opened.relation, columns, values)?),
+            None => None,
+        };
+        let select = chunk_select(&opened, cursor, request.max_rows);
+        let mut rows = Rows::new(&opened.relation);
+        let mut opening = format!("declare anabranch_chunk no scroll cursor for {select}; ");
+        let mut exhausted = false;
+        while !exhausted && rows.count() < request.max_rows && rows.bytes() < request.max_bytes {
+            let left = request.max_rows - rows.count();
+            let ask = self.rows_to_ask(opened.table.oid, request.max_bytes - rows.bytes()).min(left);
+            let before = rows.count();
+            self.fetch(&format!("{opening}fetch forward {ask} from anabranch_chunk"), &mut rows).await?;
+            opening.clear();
+            exhausted = rows.count() - before < ask;
+            if let Some(average) = rows.bytes().checked_div(rows.count() as usize) {
+                self.row_bytes.insert(opened.table.oid, average.max(1));
+            }
+        }
+        self.wire.query("commit").await?;
+        let last = rows.last_key()?;
+        Ok(ChunkRead {
+            bytes: rows.bytes(),
+            batch: rows.batch,
+            relation: opened.relation,
+            snapshot: opened.snapshot,
+            last,
+            exhausted,
+            elapsed: started.elapsed(),
+        })
+    }
+
+    /// As many as should fit, going by the last page; few when nothing is known.
+    fn rows_to_ask(&self, table: u32, bytes: usize) -> u32 {
+        let Some(average) = self.row_bytes.get(&table) else { return 100 };
+        u32::try_from(bytes / average + 1).unwrap_or(u32::MAX)
+    }
+
+    async fn fetch(&mut self, sql: &str, rows: &mut Rows) -> Result<(), Error> {
+        self.wire.send_query(sql).await?;
+        let mut failure = None;
+        loop {
+            match self.wire.receive().await? {
+                (b'D', body) => rows.push(body)?,
+                (b'E', body) => failure = Some(Error::from_fields(body)),
+                (b'Z', _) => return failure.map_or(Ok(()), Err),
+                (b'C' | b'T' | b'N' | b'S', _) => {}
+                (tag, _) => return Err(unexpected(tag, "fetch")),
+            }
+        }
+    }
+
+    async fn by_key(&mut self, entity: &EntityName, keys: &[Vec<String>]) -> Result<Reread, Error> {
+        let opened = self.begin(entity, None).await?;
+        let mut rows = Rows::new(&opened.relation);
+        // Short statements: the planner takes its time over long lists of alternatives.
+        for keys in keys.chunks(200) {
+            let mut alternatives = Vec::with_capacity(keys.len());
+            for key in keys {
+                if key.len() != opened.key.len() {
+                    return Err(key_changed(&opened.relation, key.len()));
+                }
+                alternatives.push(format!("({})", equal(&opened.key, key)));
+            }
+            let condition = format!("({})", alternatives.join(" or "));
+            self.fetch(&select(&opened, Some(condition)), &mut rows).await?;
+        }
+        self.wire.query("commit").await?;
+        Ok(Reread { relation: opened.relation, snapshot: opened.snapshot, batch: rows.batch })
+    }
+}
+
+/// Errors that were found on this side, with the session in a known state.
+fn is_local(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Table | ErrorKind::KeyChanged)
+}
+
+fn check_cursor<'a>(
+    relation: &Relation,
+    columns: &[String],
+    values: &'a [String],
+) -> Result<&'a [String], Error> {
+    let same = relation.key_names().eq(columns.iter().map(String::as_str)) && values.len() == columns.len();
+    if same { Ok(values) } else { Err(key_changed(relation, values.len())) }
+}
+
+fn key_changed(relation: &Relation, parts: usize) -> Error {
+    let names: Vec<_> = relation.key_names().collect();
+    Error::new(
+        ErrorKind::KeyChanged,
+        format!(
+            "the key is now ({}), which a cursor of {parts} columns of another key cannot follow",
+            names.join(", ")
+        ),
+    )
+}
+
+fn literal(value: &str, key: &KeyType) -> String {
+    format!("{}::{}", quote::literal(value), key.cast)
+}
+
+fn equal(key: &[(String, KeyType)], values: &[String]) -> String {
+    let parts = key.iter().zip(values).map(|((name, key), value)| {
+        format!("{name} operator({}.=) {}", key.operator_schema, literal(value, key))
+    });
+    parts.collect::<Vec<_>>().join(" and ")
+}
+
+/// `key > values` in the key's own order. As one comparison of rows where the operators live in one schema,
+/// which is nearly always, since an index serves that directly.
+fn greater(key: &[(String, KeyType)], values: &[String]) -> String {
+    let schema = key.first().map_or("", |(_, key)| key.operator_schema.as_str());
+    if key.iter().all(|(_, key)| key.operator_schema == schema) {
+        let names: Vec<_> = key.iter().map(|(name, _)| name.as_str()).collect();
+        let values: Vec<_> = key.iter().zip(values).map(|((_, key), value)| literal(value, key)).collect();
+        return format!("({}) operator({schema}.>) ({})", names.join(", "), values.join(", "));
+    }
+    let first_bound = format!("{} operator({schema}.>=) {}", key[0].0, literal(&values[0], &key[0].1));
+    let alternatives: Vec<_> = (0..key.len())
+        .map(|at| {
+            let (name, own) = &key[at];
+            let more = format!("{name} operator({}.>) {}", own.operator_schema, literal(&values[at], own));
+            let same = equal(&key[..at], &values[..at]);
+            if at == 0 { more } else { format!("({same} and {more})") }
+        })
+        .collect();
+    format!("{first_bound} and ({})", alternatives.join(" or "))
+}
+
+fn select(opened: &Opened, condition: Option<String>) -> String {
+    let columns: Vec<_> =
+        opened.relation.columns.iter().map(|column| quote::identifier(&column.name)).collect();
+    // An ordinary table's children are tables of their own; a partitioned one has its rows in them.
+    let only = if opened.table.partitioned { "" } else { "only " };
+    let filter = opened.table.row_filter.as_ref().map(|filter| format!("({filter})"));
+    let conditions: Vec<_> = condition.into_iter().chain(filter).collect();
+    let filter =
+        if conditions.is_empty() { String::new() } else { format!(" where {}", conditions.join(" and ")) };
+    format!("select {} from {only}{}{filter}", columns.join(", "), quote::entity(&opened.relation.name))
+}
+
+fn chunk_select(opened: &Opened, after: Option<&[String]>, limit: u32) -> String {
+    let order: Vec<_> = opened.key.iter().map(|(name, _)| name.as_str()).collect();
+    let page = select(opened, after.map(|values| greater(&opened.key, values)));
+    format!("{page} order by {} limit {limit}", order.join(", "))
+}
+
+/// Rows on their way into a batch.
+struct Rows {
+    relation: Arc<Relation>,
+    index: u32,
+    batch: ChangeBatch,
+}
+
+impl Rows {
+    fn new(relation: &Arc<Relation>) -> Self {
+        let mut batch = ChangeBatch::new(Origin::Backfill);
+        let index = batch.intern(relation);
+        batch.transactions.push(TransactionInfo {
+            xid: 0,
+            commit_lsn: Lsn::ZERO,
+            end_lsn: Lsn::ZERO,
+            commit_time: 0,
+        });
+        Self { relation: Arc::clone(relation), index, batch }
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.batch.changes.len()).unwrap_or(u32::MAX)
+    }
+
+    fn bytes(&self) -> usize {
+        self.batch.bytes.len()
+    }
+
+    /// Appends a DataRow message.
+    fn push(&mut self, body: &[u8]) -> Result<(), Error> {
+        let too_long = |_| Error::protocol("a page has more than 4 GiB of text");
+        let first = u32::try_from(self.batch.cells.len()).map_err(too_long)?;
+        for cell in cells(body) {
+            let cell = match cell? {
+                None => Cell::Null,
+                Some(text) => {
+                    let start = u32::try_from(self.batch.bytes.len()).map_err(too_long)?;
+                    let len = u32::try_from(text.len()).map_err(too_long)?;
+                    start
+                        .checked_add(len)
+                        .ok_or_else(|| Error::protocol("a page has more than 4 GiB of text"))?;
+                    self.batch.bytes.extend_from_slice(text);
+                    Cell::Text { start, len }
+                }
+            };
+            self.batch.cells.push(cell);
+        }
+        let count = self.batch.cells.len() - first as usize;
+        if count != self.relation.columns.len() {
+            return Err(Error::protocol("a row has another number of columns than was asked for"));
+        }
+        self.batch.changes.push(Change {
+            operation: Operation::Read,
+            relation: self.index,
+            transaction: 0,
+            sequence: self.count(),
+            new: Some(RowSpan { first, count: u32::try_from(count).map_err(too_long)? }),
+            old: None,
+        });
+        Ok(())
+    }
+
+    fn last_key(&self) -> Result<Option<Vec<String>>, Error> {
+        let Some(span) = self.batch.changes.last().and_then(|change| change.new) else { return Ok(None) };
+        let row = self.batch.row(span);
+        let text = |&at: &usize| {
+            let text = row.text(at).and_then(|text| String::from_utf8(text.to_vec()).ok());
+            let name = &self.relation.columns[at].name;
+            text.ok_or_else(|| {
+                Error::new(ErrorKind::Table, format!("key column `{name}` is NULL or not UTF-8"))
+            })
+        };
+        self.relation.key.iter().map(text).collect::<Result<_, _>>().map(Some)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(names: &[(&str, &str, &str)]) -> Vec<(String, KeyType)> {
+        let part = |(name, cast, schema): &(&str, &str, &str)| {
+            (
+                quote::identifier(name),
+                KeyType { cast: (*cast).to_owned(), operator_schema: (*schema).to_owned() },
+            )
+        };
+        names.iter().map(part).collect()
+    }
+
+    #[test]
+    fn c025_cursors_are_compared_as_their_own_type() {
+        let one = key(&[("id", "pg_catalog.int8", "pg_catalog")]);
+        assert_eq!(greater(&one, &["7".into()]), "(\"id\") operator(pg_catalog.>) ('7'::pg_catalog.int8)");
+        let mixed = key(&[("a", "x.citext", "x"), ("b", "pg_catalog.int4", "pg_catalog")]);
+        assert_eq!(
+            greater(&mixed, &["it's".into(), "2".into()]),
+            "\"a\" operator(x.>=) 'it''s'::x.citext and (\"a\" operator(x.>) 'it''s'::x.citext or \
+             (\"a\" operator(x.=) 'it''s'::x.citext and \"b\" operator(pg_catalog.>) '2'::pg_catalog.int4))"
+        );
+    }
+}

@@ -1,0 +1,345 @@
+//! The replication client: commands of a walsender, and the stream of one slot.
+//!
+//! Guarantees that reads are cancel-safe and give whole messages of one buffer without copying them; that
+//! status replies go on while nobody reads (see [`StatusHandle`]); that a silent server is an error. Never
+//! acknowledges anything by itself: positions come from whoever holds the [`StatusHandle`].
+
+use std::time::Duration;
+
+use super::{
+    connect::{Purpose, major_version},
+    error::{Error, ErrorKind},
+    quote,
+    settings::{ConnectSettings, Host},
+    status::{Replies, StatusHandle},
+    wire::{Frames, TextRow, Wire, unexpected},
+};
+use crate::model::Lsn;
+
+/// Who the server is (`IDENTIFY_SYSTEM`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SystemIdentity {
+    /// Identifies the cluster and everything restored from it.
+    pub system_identifier: String,
+    /// Rises with every promotion.
+    pub timeline: i32,
+    /// Where the WAL is flushed to.
+    pub flushed: Lsn,
+}
+
+/// A slot that was just made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreatedSlot {
+    /// Its name.
+    pub name: String,
+    /// Every transaction that commits from here on will be streamed, whole.
+    pub consistent_point: Lsn,
+}
+
+/// How to stream; [`StreamOptions::new`] has the defaults.
+#[derive(Clone, Debug)]
+pub struct StreamOptions {
+    /// The slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// Where to begin: the end of the last confirmed commit, or 0 for the slot's own position.
+    pub start: Lsn,
+    /// pgoutput's protocol version.
+    pub protocol: u32,
+    /// Whether the server sends large transactions before they commit.
+    pub streaming: bool,
+    /// Time between two status replies; a third of the server's `wal_sender_timeout` where that is less.
+    pub status_interval: Duration,
+    /// Nothing received for longer than this is a dead link.
+    pub silence_limit: Duration,
+}
+
+impl StreamOptions {
+    /// Protocol 2, committed transactions only, a reply each second, silence of a minute is an error.
+    pub fn new(slot: impl Into<String>, publication: impl Into<String>, start: Lsn) -> Self {
+        Self {
+            slot: slot.into(),
+            publication: publication.into(),
+            start,
+            protocol: 2,
+            streaming: false,
+            status_interval: Duration::from_secs(1),
+            silence_limit: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A walsender that waits for commands.
+pub struct ReplicationClient {
+    wire: Wire,
+    settings: ConnectSettings,
+    host: Host,
+}
+
+impl std::fmt::Debug for ReplicationClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplicationClient").field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+impl ConnectSettings {
+    /// Opens a walsender of the database.
+    ///
+    /// # Errors
+    /// As [`ConnectSettings::connect`]; also when the role may not replicate.
+    pub async fn connect_replication(&self) -> Result<ReplicationClient, Error> {
+        let (wire, host) = self.connect_wire(Purpose::Stream, true).await?;
+        Ok(ReplicationClient { wire, settings: self.clone(), host })
+    }
+}
+
+impl ReplicationClient {
+    /// The server's major version.
+    #[must_use]
+    pub fn server_version(&self) -> u32 {
+        self.wire.parameters.get("server_version").map_or(0, |text| major_version(text))
+    }
+
+    /// The server process that serves this connection.
+    #[must_use]
+    pub fn process_id(&self) -> i32 {
+        self.wire.process_id
+    }
+
+    /// Asks who the server is.
+    ///
+    /// # Errors
+    /// A lost connection, or an answer that makes no sense.
+    pub async fn identify_system(&mut self) -> Result<SystemIdentity, Error> {
+        let row = self.wire.query_row("IDENTIFY_SYSTEM").await?;
+        let text = |at: usize| column(&row, at, "IDENTIFY_SYSTEM");
+        Ok(SystemIdentity {
+            system_identifier: text(0)?.to_owned(),
+            timeline: text(1)?.parse().map_err(|_| Error::protocol("the timeline is not a number"))?,
+            flushed: parse_lsn(text(2)?)?,
+        })
+    }
+
+    /// Creates a logical slot for pgoutput; waits until every transaction that now writes has ended.
+    /// `slot::create` does this with a watch over what it waits for.
+    pub(super) async fn create_slot(&mut self, name: &str, failover: bool) -> Result<CreatedSlot, Error> {
+        let options = if failover && self.server_version() >= 17 {
+            "(SNAPSHOT 'nothing', FAILOVER true)"
+        } else {
+            "NOEXPORT_SNAPSHOT"
+        };
+        let sql = format!("CREATE_REPLICATION_SLOT {} LOGICAL pgoutput {options}", quote::identifier(name));
+        let row = self.wire.query_row(&sql).await.map_err(|error| slot_error(error, name))?;
+        let consistent_point = parse_lsn(column(&row, 1, "CREATE_REPLICATION_SLOT")?)?;
+        Ok(CreatedSlot { name: name.to_owned(), consistent_point })
+    }
+
+    /// Cancels the command that this walsender is at, from another connection.
+    pub(super) fn canceller(&self) -> (ConnectSettings, Host, (i32, i32)) {
+        (self.settings.clone(), self.host.clone(), self.wire.cancel_key())
+    }
+
+    /// Removes a slot.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SlotInUse`] while another session has it, [`ErrorKind::SlotMissing`] when there is none.
+    pub async fn drop_slot(&mut self, name: &str) -> Result<(), Error> {
+        let sql = format!("DROP_REPLICATION_SLOT {}", quote::identifier(name));
+        self.wire.query(&sql).await.map(drop).map_err(|error| slot_error(error, name))
+    }
+
+    /// Begins to stream a slot.
+    ///
+    /// # Errors
+    /// [`ErrorKind::SlotInUse`] (retryable), [`ErrorKind::SlotLost`], [`ErrorKind::SlotMissing`].
+    pub async fn start(mut self, options: &StreamOptions) -> Result<ReplicationStream, Error> {
+        let timeout = wal_sender_timeout(&mut self.wire).await?;
+        let interval =
+            timeout.map_or(options.status_interval, |limit| options.status_interval.min(limit / 3));
+        let mut sql = format!(
+            "START_REPLICATION SLOT {} LOGICAL {} (proto_version '{}', publication_names {}, messages 'true'",
+            quote::identifier(&options.slot),
+            quote::lsn(options.start),
+            options.protocol,
+            quote::literal(&quote::identifier(&options.publication)),
+        );
+        if options.streaming {
+            sql.push_str(", streaming 'on'");
+        }
+        sql.push(')');
+        self.wire.send_query(&sql).await?;
+        loop {
+            match self.wire.receive().await? {
+                (b'W', _) => break,
+                (b'E', body) => return Err(slot_error(Error::from_fields(body), &options.slot)),
+                (b'N' | b'S', _) => {}
+                (tag, _) => return Err(unexpected(tag, "start of replication")),
+            }
+        }
+        let status = StatusHandle::new(options.start);
+        let Wire { read, write, frames, .. } = self.wire;
+        let replies = Replies::start(write, status.clone(), interval, options.silence_limit / 3);
+        Ok(ReplicationStream {
+            read,
+            frames,
+            status,
+            replies,
+            slot: options.slot.clone(),
+            silence_limit: options.silence_limit,
+            server_done: false,
+        })
+    }
+
+    /// Ends the session.
+    pub async fn close(self) {
+        self.wire.terminate().await;
+    }
+}
+
+/// None when the server never gives up on a silent client.
+async fn wal_sender_timeout(wire: &mut Wire) -> Result<Option<Duration>, Error> {
+    // `show` gives `1min`; the catalogue has milliseconds. A walsender takes SQL too.
+    let row = wire
+        .query_row("select setting from pg_catalog.pg_settings where name = 'wal_sender_timeout'")
+        .await?;
+    let millis = column(&row, 0, "wal_sender_timeout")?.parse().unwrap_or(0);
+    Ok(Some(Duration::from_millis(millis)).filter(|limit| !limit.is_zero()))
+}
+
+fn column<'a>(row: &'a TextRow, at: usize, what: &str) -> Result<&'a str, Error> {
+    let text = row.get(at).and_then(Option::as_deref);
+    text.ok_or_else(|| Error::protocol(format!("the answer to {what} has no column {}", at + 1)))
+}
+
+fn parse_lsn(text: &str) -> Result<Lsn, Error> {
+    text.parse().map_err(|error| Error::protocol(format!("{error}")))
+}
+
+/// The state of a slot is told by SQLSTATE 55000 and 42704, which other things share: only here they mean it.
+fn slot_error(error: Error, name: &str) -> Error {
+    let kind = match error.sqlstate() {
+        Some("55006") => ErrorKind::SlotInUse,
+        Some("55000") => ErrorKind::SlotLost,
+        Some("42704") if error.to_string().contains("slot") => ErrorKind::SlotMissing,
+        _ => error.kind(),
+    };
+    error.with_kind(kind).context(format!("replication slot `{name}`"))
+}
+
+/// The stream of a slot.
+pub struct ReplicationStream {
+    read: tokio::io::ReadHalf<super::transport::Transport>,
+    frames: Frames,
+    status: StatusHandle,
+    replies: Replies,
+    slot: String,
+    silence_limit: Duration,
+    server_done: bool,
+}
+
+impl std::fmt::Debug for ReplicationStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplicationStream").field("slot", &self.slot).finish_non_exhaustive()
+    }
+}
+
+impl ReplicationStream {
+    /// The next message that has already arrived: the content of one CopyData, which is XLogData or a
+    /// keepalive (`pgoutput::frame` reads it). None when [`fill`](Self::fill) must be awaited first. A
+    /// keepalive that asks for a reply is answered by itself.
+    ///
+    /// # Errors
+    /// What the server reported, or the end of the stream.
+    pub fn next_buffered(&mut self) -> Result<Option<&[u8]>, Error> {
+        // Everything but data is rare: it is taken out first, so that the borrow below is the only one.
+        while let Some(tag) = self.frames.peek()? {
+            if tag == b'd' {
+                break;
+            }
+            self.other_frame()?;
+        }
+        let Some((_, payload)) = self.frames.next()? else { return Ok(None) };
+        // Keepalive: 'k', end of WAL (8), time (8), whether a reply is wanted (1).
+        if payload.first() == Some(&b'k') && payload.get(17) == Some(&1) {
+            self.status.flush_now();
+        }
+        Ok(Some(payload))
+    }
+
+    fn other_frame(&mut self) -> Result<(), Error> {
+        match self.frames.next()? {
+            Some((b'E', body)) => Err(slot_error(Error::from_fields(body), &self.slot)),
+            Some((b'N' | b'S', _)) | None => Ok(()),
+            Some((b'c' | b'C' | b'Z', _)) => {
+                self.server_done = true;
+                Err(Error::closed("the server ended the stream; it shuts down, or was told to"))
+            }
+            Some((tag, _)) => Err(unexpected(tag, "replication stream")),
+        }
+    }
+
+    /// Whether [`next_buffered`](Self::next_buffered) has something to give, without taking it.
+    #[must_use]
+    pub fn has_buffered(&self) -> bool {
+        // A malformed frame is something to give, too: the error.
+        self.frames.ready().unwrap_or(true)
+    }
+
+    /// Waits until more has arrived. Cancel-safe.
+    ///
+    /// # Errors
+    /// The end of the connection, or [`ErrorKind::Silent`] after the limit.
+    pub async fn fill(&mut self) -> Result<(), Error> {
+        let read = self.frames.fill(&mut self.read);
+        let Ok(done) = tokio::time::timeout(self.silence_limit, read).await else {
+            return Err(Error::new(
+                ErrorKind::Silent,
+                format!(
+                    "Postgres has sent nothing for {} s, although it was asked for a sign of life: the link is dead",
+                    self.silence_limit.as_secs()
+                ),
+            ));
+        };
+        self.status.note_received();
+        done
+    }
+
+    /// The positions that replies report.
+    #[must_use]
+    pub fn status(&self) -> StatusHandle {
+        self.status.clone()
+    }
+
+    /// Sends the final status, ends the stream and waits, up to `limit`, until the server has given the slot
+    /// free. What still arrives is thrown away: it was not confirmed and comes again.
+    ///
+    /// # Errors
+    /// The connection broke before; the slot is then free when the server notices.
+    pub async fn close(self, limit: Duration) -> Result<(), Error> {
+        let Self { mut read, mut frames, replies, mut server_done, .. } = self;
+        let end = async {
+            replies.finish().await?;
+            loop {
+                while let Some((tag, body)) = frames.next()? {
+                    match tag {
+                        b'E' => return Err(Error::from_fields(body)),
+                        b'Z' => return Ok(()),
+                        b'c' => server_done = true,
+                        _ => {}
+                    }
+                }
+                match frames.fill(&mut read).await {
+                    Err(_) if server_done => return Ok(()),
+                    filled => filled?,
+                }
+            }
+        };
+        tokio::time::timeout(limit, end).await.unwrap_or_else(|_| {
+            Err(Error::new(
+                ErrorKind::Silent,
+                "the server did not end the stream in time; the slot may stay in use for a while",
+            ))
+        })
+    }
+}

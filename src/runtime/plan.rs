@@ -1,0 +1,377 @@
+//! What a term is to do with each mapping: run it, rebuild it, hold the slot for it, or refuse it.
+//!
+//! The comparison itself is `pipeline::compare`; here it meets the config, the plugins, the tables as they are
+//! and what is stored.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tracing::{info, warn};
+
+use crate::{
+    config::{Config, Mapping, resolve_mappings},
+    model::EntityName,
+    pipeline::{
+        Decision, DocumentRules, Identity, Inputs, PluginStamp, RolloutPolicy, Route, Stored, Wanted, compare,
+    },
+    plugin::Plugin,
+    postgres::{self, Catalog, Client, Finding, PreflightRequest, Severity},
+    state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
+};
+
+use super::{error::TermError, lane::Active, reload::PluginSet, source::Source};
+
+/// A mapping as config and plugins want it.
+#[derive(Clone, Debug)]
+pub struct WantedMapping {
+    /// As resolved.
+    pub mapping: Mapping,
+    /// What its documents come from.
+    pub identity: Identity,
+    names_ids: bool,
+}
+
+/// What is known of the mapped tables.
+pub(super) type Tables = BTreeMap<EntityName, TableState>;
+
+/// A mapped table as it is now.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TableState {
+    pub(super) oid: u32,
+    pub(super) estimate: Option<u64>,
+    /// Why its mappings cannot run.
+    pub(super) problem: Option<String>,
+}
+
+/// Whether a mapping runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Runs,
+    /// It has documents and cannot run: the slot keeps what it misses.
+    Held {
+        reason: String,
+    },
+    /// It never ran, and cannot.
+    Refused {
+        reason: String,
+    },
+}
+
+/// A mapping with what is stored of it from now on.
+#[derive(Clone, Debug)]
+pub(super) struct Planned {
+    pub(super) mapping: Mapping,
+    pub(super) stored: StoredMapping,
+    pub(super) verdict: Verdict,
+    pub(super) table: TableState,
+    /// Its destination is emptied before it is rebuilt.
+    pub(super) purge: bool,
+    /// Its generation is a new one, so that no stored run is of it.
+    pub(super) rebuilt: bool,
+    /// The stored run that it may go on with.
+    pub(super) run: Option<StoredRun>,
+}
+
+impl Planned {
+    /// What its lane works with.
+    pub(super) fn active(&self, config: &Config, plugin: &Plugin) -> Active {
+        active(config, &self.mapping, self.stored.generation, plugin)
+    }
+
+    /// Whether its table still has to be read for its generation.
+    pub(super) fn needs_backfill(&self) -> bool {
+        self.verdict == Verdict::Runs && self.stored.built < self.stored.generation
+    }
+}
+
+pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin: &Plugin) -> Active {
+    let settings = config.plugins.of(&mapping.transform).guest_config();
+    Active {
+        transform: plugin.transform(&mapping.entity, settings),
+        rules: DocumentRules {
+            destination: mapping.destination.clone(),
+            generation,
+            wants_deletes: plugin.description().wants_deletes,
+            names_ids: plugin.description().names_ids,
+        },
+    }
+}
+
+/// What the pump needs to judge plugins that change while it runs.
+#[derive(Clone, Debug)]
+pub(super) struct ReloadContext {
+    pub(super) config: Arc<Config>,
+    pub(super) dev: bool,
+}
+
+/// The mappings that config and plugins come to.
+///
+/// # Errors
+/// They do not fit together.
+pub fn wanted(
+    config: &Config,
+    plugins: &PluginSet,
+) -> Result<Vec<WantedMapping>, crate::config::ConfigError> {
+    let mappings = resolve_mappings(config, &plugins.descriptions())?;
+    for notice in &mappings.notices {
+        warn!("{notice}");
+    }
+    let complete = |mapping: Mapping| {
+        let plugin = plugins.plugins.get(&mapping.transform)?;
+        let identity = Identity {
+            route: Route {
+                entity: mapping.entity.to_string(),
+                sink: mapping.sink.clone(),
+                sink_kind: config.sinks.get(&mapping.sink)?.kind().to_owned(),
+                destination: mapping.destination.clone(),
+            },
+            transform: PluginStamp {
+                name: plugin.revision().name.clone(),
+                version: plugin.revision().version.clone(),
+                sha256: plugin.revision().sha256.clone(),
+            },
+            sink_plugin: None,
+            version_key: mapping.version.clone(),
+            inputs: Inputs::of(plugin.description()),
+        };
+        Some(WantedMapping { mapping, identity, names_ids: plugin.description().names_ids })
+    };
+    Ok(mappings.mappings.into_iter().filter_map(complete).collect())
+}
+
+/// The same as `pipeline::compare` takes it.
+#[must_use]
+pub fn wanted_identities(wanted: &[WantedMapping]) -> Vec<Wanted> {
+    let one = |wanted: &WantedMapping| Wanted {
+        name: wanted.mapping.name.clone(),
+        identity: wanted.identity.clone(),
+        policy: RolloutPolicy {
+            auto_backfill: wanted.mapping.policy.auto_backfill,
+            auto_backfill_on_version_change: wanted.mapping.policy.auto_backfill_on_version_change,
+            purge_on_change: wanted.mapping.policy.purge_on_change,
+            rederive_patch: wanted.mapping.rederive_patch,
+        },
+    };
+    wanted.iter().map(one).collect()
+}
+
+/// Everything that is wrong with the source for these mappings. Touches nothing.
+///
+/// # Errors
+/// The server could not be asked.
+pub async fn findings(
+    config: &Config,
+    control: &Client,
+    wanted: &[WantedMapping],
+) -> Result<Vec<Finding>, postgres::Error> {
+    let mut tables: Vec<EntityName> = wanted.iter().map(|wanted| wanted.mapping.entity.clone()).collect();
+    tables.sort();
+    tables.dedup();
+    let full = wanted.iter().filter(|wanted| wanted.names_ids);
+    let full: Vec<EntityName> = full.map(|wanted| wanted.mapping.entity.clone()).collect();
+    let request = PreflightRequest {
+        slot: &config.source.slot,
+        publication: &config.source.publication,
+        managed: config.source.manage_publication,
+        tables: &tables,
+        full_identity: &full,
+    };
+    postgres::preflight(control, &request).await
+}
+
+/// Looks at the source before anything is touched.
+///
+/// # Errors
+/// It is not ready, or none of the tables is.
+pub(super) async fn preflight(
+    config: &Config,
+    control: &Client,
+    wanted: &[WantedMapping],
+) -> Result<Tables, TermError> {
+    let findings = findings(config, control, wanted).await?;
+    let mut tables: Tables =
+        wanted.iter().map(|wanted| (wanted.mapping.entity.clone(), TableState::default())).collect();
+    let mut fatal = Vec::new();
+    for finding in findings {
+        match (finding.severity, &finding.table) {
+            (Severity::Warning, _) => warn!("{finding}"),
+            (Severity::Error, Some(entity)) => {
+                if let Some(table) = tables.get_mut(entity) {
+                    table.problem.get_or_insert_with(|| finding.to_string());
+                }
+            }
+            (Severity::Error, None) => fatal.push(finding.to_string()),
+        }
+    }
+    if fatal.is_empty() && !tables.is_empty() && tables.values().all(|table| table.problem.is_some()) {
+        fatal.extend(tables.values().filter_map(|table| table.problem.clone()));
+    }
+    if !fatal.is_empty() {
+        return Err(TermError::Preflight { findings: fatal });
+    }
+    let names: Vec<EntityName> = tables.keys().cloned().collect();
+    for table in Catalog::new(config.source.publication.as_str()).tables(control, &names).await? {
+        if let Some(state) = tables.get_mut(&table.name) {
+            state.oid = table.oid;
+            state.estimate = table.estimated_rows.and_then(|rows| u64::try_from(rows).ok());
+        }
+    }
+    Ok(tables)
+}
+
+/// The tables that are to be published.
+pub(super) fn entities(wanted: &[WantedMapping], tables: &Tables) -> Vec<EntityName> {
+    let usable = |entity: &EntityName| tables.get(entity).is_some_and(|table| table.problem.is_none());
+    let mut names: Vec<EntityName> = wanted.iter().map(|wanted| wanted.mapping.entity.clone()).collect();
+    names.sort();
+    names.dedup();
+    names.retain(usable);
+    names
+}
+
+/// Compares with what is stored, and stores what follows.
+///
+/// # Errors
+/// The state schema.
+pub(super) async fn decide(
+    config: &Config,
+    state: &Client,
+    wanted: Vec<WantedMapping>,
+    tables: &Tables,
+    source: &Source,
+) -> Result<Vec<Planned>, TermError> {
+    let store = Store::new(config.source.slot.as_str());
+    let stored: BTreeMap<String, StoredMapping> =
+        store.mappings(state).await?.into_iter().map(|mapping| (mapping.name.clone(), mapping)).collect();
+    let runs = store.runs(state).await?;
+    let known = identities(stored.values())?;
+    let steps = compare(&wanted_identities(&wanted), &known, false);
+    let mut wanted: BTreeMap<String, WantedMapping> =
+        wanted.into_iter().map(|wanted| (wanted.mapping.name.clone(), wanted)).collect();
+    let mut planned = Vec::new();
+    for step in steps {
+        let Some(wanted) = wanted.remove(&step.mapping) else {
+            info!(mapping = step.mapping, "is mapped no more: its state is forgotten, its documents stay");
+            store.forget_mapping(state, &step.mapping).await?;
+            continue;
+        };
+        let before = stored.get(&step.mapping).filter(|stored| stored.generation > 0);
+        let table = tables.get(&wanted.mapping.entity).cloned().unwrap_or_default();
+        let mut plan = plan_one(wanted, before, step.decision, table, source)?;
+        plan.run = runs.iter().find(|run| may_go_on(run, &plan)).cloned();
+        store.save_mapping(state, &plan.stored).await?;
+        planned.push(plan);
+    }
+    let used: Vec<&EntityName> = planned.iter().map(|plan| &plan.stored.entity).collect();
+    for run in runs.iter().filter(|run| !used.contains(&&run.entity)) {
+        store.forget_run(state, &run.entity).await?;
+    }
+    if !planned.iter().any(|plan| plan.verdict == Verdict::Runs) {
+        let reasons = planned.iter().map(|plan| match &plan.verdict {
+            Verdict::Held { reason } | Verdict::Refused { reason } => {
+                format!("{}: {reason}", plan.stored.name)
+            }
+            Verdict::Runs => String::new(),
+        });
+        return Err(TermError::NothingToRun { reasons: reasons.collect() });
+    }
+    Ok(planned)
+}
+
+/// The stored identities; a mapping that never ran has none.
+pub fn identities<'a>(stored: impl Iterator<Item = &'a StoredMapping>) -> Result<Vec<Stored>, TermError> {
+    stored
+        .filter(|stored| stored.generation > 0)
+        .map(|stored| {
+            let identity = serde_json::from_str(&stored.identity).map_err(|error| TermError::Stored {
+                what: format!("mapping {}", stored.name),
+                problem: error.to_string(),
+            })?;
+            Ok(Stored { name: stored.name.clone(), identity })
+        })
+        .collect()
+}
+
+fn may_go_on(run: &StoredRun, plan: &Planned) -> bool {
+    run.entity == plan.stored.entity
+        && run.status != RunStatus::Complete
+        && run.mappings.contains(&plan.stored.name)
+        && plan.needs_backfill()
+}
+
+fn plan_one(
+    wanted: WantedMapping,
+    before: Option<&StoredMapping>,
+    decision: Decision,
+    table: TableState,
+    source: &Source,
+) -> Result<Planned, TermError> {
+    let WantedMapping { mapping, identity, .. } = wanted;
+    let identity = identity_text(&mapping.name, &identity)?;
+    let fresh = StoredMapping {
+        name: mapping.name.clone(),
+        entity: mapping.entity.clone(),
+        identity,
+        generation: 1,
+        built: 0,
+        accepted: source.joined,
+        status: MappingStatus::Running,
+        last_error: None,
+        attempts: 0,
+    };
+    let mut purge = false;
+    let mut refusal = table.problem.clone();
+    let mut stored = match (before, decision) {
+        (None, Decision::New { backfill }) => {
+            let built = if backfill { 0 } else { 1 };
+            info!(mapping = mapping.name, entity = %mapping.entity, backfill, "is new");
+            StoredMapping { built, ..fresh }
+        }
+        (None, _) => fresh,
+        (Some(before), Decision::Rebuild { differences, backfill, purge: purged }) => {
+            let reasons: Vec<String> = differences.iter().map(ToString::to_string).collect();
+            let generation = before.generation + 1;
+            info!(mapping = mapping.name, generation, "is rebuilt: {}", reasons.join(", "));
+            purge = purged;
+            let built = if backfill { before.built } else { generation };
+            StoredMapping { generation, built, accepted: before.accepted, ..fresh }
+        }
+        (Some(before), Decision::Adopt { .. }) => {
+            let (generation, built) = (before.generation, before.built);
+            StoredMapping { generation, built, accepted: before.accepted, ..fresh }
+        }
+        (Some(before), Decision::Refused { conflicts }) => {
+            let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
+            refusal = Some(conflicts.join("; "));
+            before.clone()
+        }
+        (Some(before), _) => StoredMapping { status: MappingStatus::Running, ..before.clone() },
+    };
+    if source.repaired && before.is_some() {
+        stored.generation += 1;
+        stored.accepted = source.confirmed;
+    }
+    let verdict = match refusal {
+        None => Verdict::Runs,
+        Some(reason) => {
+            stored.status = MappingStatus::Refused;
+            stored.last_error = Some(reason.clone());
+            if before.is_some() {
+                Verdict::Held { reason }
+            } else {
+                (stored.generation, stored.built) = (0, 0);
+                Verdict::Refused { reason }
+            }
+        }
+    };
+    if verdict == Verdict::Runs {
+        (stored.last_error, stored.attempts) = (None, 0);
+    }
+    let rebuilt = before.is_none_or(|before| before.generation != stored.generation);
+    Ok(Planned { mapping, stored, verdict, table, purge, rebuilt, run: None })
+}
+
+/// An identity as it is stored.
+pub(super) fn identity_text(mapping: &str, identity: &Identity) -> Result<String, TermError> {
+    serde_json::to_string(identity)
+        .map_err(|error| TermError::Stored { what: format!("mapping {mapping}"), problem: error.to_string() })
+}

@@ -1,0 +1,285 @@
+//! One leadership: from the lock to a running pump, and back.
+//!
+//! A term looks before it touches anything (preflight), takes the lock, brings the state schema, the
+//! publication and the slot to what the config means, decides what is new, rebuilt or refused, and pumps. Its
+//! tasks end with it.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::{
+    backfill::{Machine, PageSettings, Settings as BackfillMachineSettings, everything_before},
+    config::Config,
+    model::Lsn,
+    pipeline::{LaneId, Ledger, Subscriptions},
+    postgres::{Client, ConnectSettings, Leadership, Purpose, StreamOptions},
+    state::Store,
+};
+
+use super::{
+    branch::Branch,
+    error::TermError,
+    lane::{LaneEvent, LaneHandle, LaneSettings},
+    outlet::Outlet,
+    plan::{self, Planned, Verdict},
+    pump::{Probe, Pump, PumpSettings, Saving, Stopped},
+    readers::{Readers, Reading},
+    relations::Relations,
+    reload::PluginSet,
+    reread::Rereader,
+    scribe::Scribe,
+    source::{self, Source},
+};
+
+/// How long the last notes may take to be written.
+const FINISH_LIMIT: Duration = Duration::from_secs(5);
+/// How long a drain may take.
+const DRAIN_LIMIT: Duration = Duration::from_secs(25);
+/// How often a blocked backfill asks for visibility at the least.
+const PROBE_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What all terms of a process share.
+pub(super) struct Context {
+    pub(super) config: Arc<Config>,
+    pub(super) settings: ConnectSettings,
+    pub(super) sinks: BTreeMap<String, Arc<Outlet>>,
+}
+
+/// How a term ended in good order.
+#[derive(Debug)]
+pub(super) enum Ended {
+    Shutdown,
+    /// The plugins changed in a way that a running term cannot take up.
+    Reconfigure(Arc<PluginSet>),
+}
+
+/// Leads until told to stop.
+///
+/// # Errors
+/// Whatever ended the term; see [`TermError::is_transient`].
+pub(super) async fn run(
+    context: &Context,
+    plugins: &Arc<PluginSet>,
+    reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+    shutdown: &CancellationToken,
+    streamed: &mut bool,
+) -> Result<Ended, TermError> {
+    let config = &context.config;
+    let wanted = plan::wanted(config, plugins)?;
+    let control = context.settings.connect(Purpose::Control).await?;
+    let tables = plan::preflight(config, &control, &wanted).await?;
+    let lock = Leadership::acquire(&context.settings, &config.source.slot, shutdown);
+    let leadership = match lock.await {
+        Ok(leadership) => leadership,
+        Err(_) if shutdown.is_cancelled() => return Ok(Ended::Shutdown),
+        Err(error) => return Err(error.into()),
+    };
+    info!(installation = config.source.slot, "leading");
+    let led = tokio::select! {
+        lost = leadership.lost() => Err(TermError::LeadershipLost { reason: lost.to_string() }),
+        led = lead(context, plugins, wanted, tables, control, reloads, shutdown, streamed) => led,
+    };
+    leadership.release().await;
+    led
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parts of one term, named where it begins")]
+async fn lead(
+    context: &Context,
+    plugins: &Arc<PluginSet>,
+    wanted: Vec<plan::WantedMapping>,
+    tables: plan::Tables,
+    control: Client,
+    reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+    shutdown: &CancellationToken,
+    streamed: &mut bool,
+) -> Result<Ended, TermError> {
+    let state = context.settings.connect(Purpose::State).await?;
+    let prepared = tokio::select! {
+        prepared = source::prepare(context, &control, &state, &wanted, &tables, shutdown) => prepared,
+        () = shutdown.cancelled() => return Ok(Ended::Shutdown),
+    };
+    let Some(source) = prepared? else { return Ok(Ended::Shutdown) };
+    let planned = plan::decide(&context.config, &state, wanted, &tables, &source).await?;
+    Store::new(context.config.source.slot.as_str()).save_installation(&state, &source.installation).await?;
+    let mut pump = assemble(context, plugins, planned, &source, control, state);
+    let ended = stream(context, &mut pump, &source, reloads, shutdown, streamed).await;
+    pump.join_lanes().await;
+    pump.scribe.finish(FINISH_LIMIT).await;
+    ended
+}
+
+/// Pumps connection after connection, as long as only lanes ask for another one.
+async fn stream(
+    context: &Context,
+    pump: &mut Pump,
+    source: &Source,
+    reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+    shutdown: &CancellationToken,
+    streamed: &mut bool,
+) -> Result<Ended, TermError> {
+    let settings = &context.config.source;
+    let mut start = source.confirmed;
+    loop {
+        let mut options = StreamOptions::new(settings.slot.as_str(), settings.publication.as_str(), start);
+        options.status_interval = settings.status_interval;
+        options.silence_limit = settings.silence_limit;
+        let client = context.settings.connect_replication().await?;
+        let stream = client.start(&options).await?;
+        info!(slot = settings.slot, from = %start, "streaming");
+        *streamed = true;
+        match pump.run(stream, reloads, shutdown).await? {
+            Stopped::Shutdown => return Ok(Ended::Shutdown),
+            Stopped::Reconfigure(plugins) => return Ok(Ended::Reconfigure(plugins)),
+            Stopped::Restream(lanes) => {
+                start = pump.ledger.rewind(&lanes);
+                pump.resume_backfills(&lanes);
+            }
+        }
+    }
+}
+
+/// One mapping in a term.
+pub(super) struct Lane {
+    pub(super) id: LaneId,
+    pub(super) planned: Planned,
+    /// None while it cannot run.
+    pub(super) handle: Option<LaneHandle>,
+    /// The run that it is part of.
+    pub(super) run: Option<Arc<str>>,
+    pub(super) documents: u64,
+}
+
+impl Lane {
+    pub(super) fn name(&self) -> &str {
+        &self.planned.stored.name
+    }
+}
+
+fn assemble(
+    context: &Context,
+    plugins: &Arc<PluginSet>,
+    planned: Vec<Planned>,
+    source: &Source,
+    control: Client,
+    state: Client,
+) -> Pump {
+    let config = &context.config;
+    let (events, lane_events) = mpsc::unbounded_channel();
+    let publication = config.source.publication.as_str();
+    let rereader = Arc::new(Rereader::new(context.settings.clone(), publication.to_owned()));
+    let mut ledger = Ledger::new(source.confirmed);
+    let mut subscriptions = Subscriptions::default();
+    let mut lanes = BTreeMap::new();
+    for (number, planned) in (1u32..).zip(planned) {
+        let id = LaneId(number);
+        let accepted = planned.stored.accepted.max(source.confirmed);
+        let handle = match &planned.verdict {
+            Verdict::Runs => {
+                ledger.attach(id, accepted);
+                subscriptions.add(planned.stored.entity.clone(), id);
+                Some(start_lane(context, plugins, id, &planned, &rereader, &events))
+            }
+            Verdict::Held { reason } => {
+                error!(
+                    mapping = planned.stored.name,
+                    position = %accepted,
+                    "does not run, and the slot keeps what it misses: {reason}",
+                );
+                ledger.attach_frozen(id, accepted);
+                None
+            }
+            Verdict::Refused { reason } => {
+                error!(mapping = planned.stored.name, "does not run: {reason}");
+                None
+            }
+        };
+        lanes.insert(id, Lane { id, planned, handle, run: None, documents: 0 });
+    }
+    let reading = Reading {
+        settings: context.settings.clone(),
+        installation: config.source.slot.clone(),
+        publication: publication.to_owned(),
+    };
+    let (readers, reads) = Readers::start(reading);
+    let baseline = source.installation.baseline.map(|xid| Arc::new(everything_before(xid)));
+    let mut pump = Pump {
+        settings: pump_settings(config),
+        context: plan::ReloadContext { config: Arc::clone(config), dev: false },
+        ledger,
+        machine: Machine::new(machine_settings(config), source.installation.term.cast_unsigned(), baseline),
+        branch: Branch::new(readers, reads),
+        subscriptions,
+        lanes,
+        relations: Relations::new(control, publication),
+        scribe: Scribe::start(&config.source.slot, state),
+        lane_events,
+        yielding: false,
+        probe: Probe { pending: false, last: std::time::Instant::now() },
+        secured: source.confirmed,
+        saving: Saving { last: std::time::Instant::now(), worked: false, noted: source.confirmed },
+        wrote: std::time::Instant::now(),
+    };
+    pump.begin_backfills();
+    pump
+}
+
+fn start_lane(
+    context: &Context,
+    plugins: &PluginSet,
+    id: LaneId,
+    planned: &Planned,
+    rereader: &Arc<Rereader>,
+    events: &mpsc::UnboundedSender<LaneEvent>,
+) -> LaneHandle {
+    let config = &context.config;
+    let settings = LaneSettings {
+        id,
+        mapping: planned.stored.name.clone(),
+        entity: planned.stored.entity.clone(),
+        sink: Arc::clone(&context.sinks[&planned.mapping.sink]),
+        batch_rows: config.pipeline.batch_rows,
+        rereader: Arc::clone(rereader),
+    };
+    let active = planned.active(config, &plugins.plugins[&planned.mapping.transform]);
+    LaneHandle::start(settings, active, events.clone(), CancellationToken::new())
+}
+
+fn pump_settings(config: &Config) -> PumpSettings {
+    PumpSettings {
+        installation: config.source.slot.clone(),
+        batch_rows: config.pipeline.batch_rows,
+        batch_bytes: config.pipeline.batch_bytes,
+        queue_bytes: config.pipeline.queue_bytes,
+        silence_limit: config.source.silence_limit,
+        heartbeat_interval: config.source.heartbeat_interval,
+        drain_limit: DRAIN_LIMIT,
+    }
+}
+
+fn machine_settings(config: &Config) -> BackfillMachineSettings {
+    let backfill = &config.backfill;
+    let page = PageSettings {
+        most: backfill.chunk_size,
+        bytes: backfill.max_chunk_bytes,
+        ..PageSettings::default()
+    };
+    BackfillMachineSettings {
+        page,
+        prefetch_bytes: backfill.prefetch_bytes,
+        max_concurrent: backfill.max_concurrent,
+        probe_interval: PROBE_INTERVAL,
+        ..BackfillMachineSettings::default()
+    }
+}
+
+/// Warns about positions that went back: another history than the one that was stored.
+pub(super) fn warn_of_gap(reason: &str, from: Lsn) {
+    warn!(
+        lost_from = %from,
+        "THE STREAM HAS A GAP: {reason}; a new slot is made and every mapped table is backfilled again",
+    );
+}

@@ -1,0 +1,414 @@
+use anabranch::{
+    model::{ChangeBatch, EntityName, ReplicaIdentity, ValueType},
+    postgres::{Catalog, ChunkRead, ChunkRequest, ErrorKind, Purpose, SnapshotReader, StreamRelation},
+};
+use testkit::{ClusterOptions, Database, wait_until};
+
+use super::{DEADLINE, settings, shared_database, start};
+
+fn texts(batch: &ChangeBatch) -> Vec<Vec<Option<String>>> {
+    let row = |change: &anabranch::model::Change| {
+        let row = batch.row(change.new.unwrap());
+        let text = |at: usize| row.text(at).map(|text| String::from_utf8(text.to_vec()).unwrap());
+        (0..row.cells.len()).map(text).collect()
+    };
+    batch.changes.iter().map(row).collect()
+}
+
+fn key_names(chunk: &ChunkRead) -> Vec<String> {
+    chunk.relation.key_names().map(str::to_owned).collect()
+}
+
+/// Reads a table to its end in pages of `max_rows`; gives each page's rows.
+async fn pages(reader: &mut SnapshotReader, table: &str, max_rows: u32) -> Vec<Vec<Vec<Option<String>>>> {
+    let entity: EntityName = table.parse().unwrap();
+    let mut pages = Vec::new();
+    let mut after: Option<(Vec<String>, Vec<String>)> = None;
+    loop {
+        let cursor = after.as_ref().map(|(names, values)| (names.as_slice(), values.as_slice()));
+        let request =
+            ChunkRequest { entity: &entity, after: cursor, max_rows, max_bytes: 1 << 20, timeout: None };
+        let chunk = reader.read_chunk(&request).await.unwrap();
+        if let Some(last) = &chunk.last {
+            after = Some((key_names(&chunk), last.clone()));
+        }
+        let exhausted = chunk.exhausted;
+        pages.push(texts(&chunk.batch));
+        assert!(pages.len() < 100, "{table} does not end");
+        if exhausted {
+            return pages;
+        }
+    }
+}
+
+async fn reader(database: &Database) -> SnapshotReader {
+    SnapshotReader::open(&settings(&database.url), "p").await.unwrap()
+}
+
+#[tokio::test]
+async fn c025_every_ordinary_key_type_is_paged_in_the_servers_order() {
+    let (_, database) = shared_database().await;
+    database
+        .execute(
+            "create extension citext schema public;
+             create type public.mood as enum ('sad', 'ok', 'happy', 'angry', 'bored', 'calm', 'eager');
+             create domain public.small as int check (value < 1000);
+             create type public.pair as (a int, b text);
+             create collation public.german (provider = icu, locale = 'de-u-kn-true')",
+        )
+        .await
+        .unwrap();
+    let n = "generate_series(1, 7) n";
+    let moods = "(array['happy','sad','calm','ok','eager','angry','bored'])[n]::public.mood";
+    let cases = [
+        ("int8", "int8".to_owned(), format!("select n * -1000000000000 from {n}")),
+        ("text_c", "text collate \"C\"".to_owned(), format!("select chr(60 + n * 7) || '''\\' from {n}")),
+        ("text_de", "text collate public.german".to_owned(), format!("select 'ä' || n * 5 from {n}")),
+        ("citext", "public.citext".to_owned(), "select unnest(array['b','A','D','c','e','G','f'])".to_owned()),
+        ("bpchar", "char(5)".to_owned(), format!("select 'x' || n from {n}")),
+        ("varchar", "varchar(2)".to_owned(), format!("select 'x' || n from {n}")),
+        ("uuid", "uuid".to_owned(), format!("select md5(n::text)::uuid from {n}")),
+        ("date", "date".to_owned(), "select unnest(array['-infinity','0044-03-15 BC','2024-02-29','1999-01-01','infinity','10000-01-01','2000-01-01'])::date".to_owned()),
+        ("tstz", "timestamptz".to_owned(), format!("select '2024-03-31 00:30+00'::timestamptz + n * interval '20 min 1 us' from {n}")),
+        ("numeric", "numeric".to_owned(), "select unnest(array['NaN','-1.50','1e30','0','0.000000001','Infinity','-2'])::numeric".to_owned()),
+        ("float", "float8".to_owned(), "select unnest(array['NaN','-1.5','1e300','0.1','Infinity','-Infinity','0.30000000000000004'])::float8".to_owned()),
+        ("inet", "inet".to_owned(), format!("select ('10.0.0.' || n * 30)::inet from {n}")),
+        ("bytea", "bytea".to_owned(), format!("select decode(lpad(to_hex(n * 36), 2, '0'), 'hex') from {n}")),
+        ("bool_int", "bool".to_owned(), "select unnest(array[true, false])".to_owned()),
+        ("mood", "public.mood".to_owned(), format!("select {moods} from {n}")),
+        ("small", "public.small".to_owned(), format!("select n * 3 from {n}")),
+        ("pair", "public.pair".to_owned(), format!("select row(n, 'it''s, ' || n)::public.pair from {n}")),
+        ("ints", "int[]".to_owned(), format!("select array[n, 8 - n] from {n}")),
+        ("interval", "interval".to_owned(), format!("select n * interval '1 mon -1 day' from {n}")),
+        ("json", "jsonb".to_owned(), format!("select to_jsonb(n) from {n}")),
+        ("range", "int4range".to_owned(), format!("select int4range(n, n + 3) from {n}")),
+        ("oid", "oid".to_owned(), format!("select (n * 600000000::bigint)::oid from {n}")),
+        ("bits", "varbit".to_owned(), format!("select n::bit(5)::varbit from {n}")),
+    ];
+    let mut reader = reader(&database).await;
+    for (name, ty, values) in cases {
+        database
+            .execute(&format!("create table public.k_{name} (k {ty} primary key, v int); insert into public.k_{name} (k) {values}"))
+            .await
+            .unwrap();
+        let pages = pages(&mut reader, &format!("public.k_{name}"), 3).await;
+        let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
+        let expected =
+            client.simple_query(&format!("select k from public.k_{name} order by k")).await.unwrap();
+        let expected: Vec<_> = expected
+            .iter()
+            .filter_map(|message| match message {
+                tokio_postgres::SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap().to_owned()),
+                _ => None,
+            })
+            .collect();
+        let found: Vec<_> = pages.iter().flatten().map(|row| row[0].clone().unwrap()).collect();
+        assert_eq!(found, expected, "{name}");
+        assert_eq!(pages.len(), if found.len() == 7 { 3 } else { 1 }, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn composite_keys_empty_tables_and_exact_multiples() {
+    let (_, database) = shared_database().await;
+    database
+        .execute(
+            r#"create extension citext schema public;
+               create type public.mood as enum ('sad', 'ok', 'happy');
+               create table public.c ("B col" int, a public.mood, v text, primary key (a, "B col"));
+               insert into public.c select n, m from generate_series(1, 4) n, unnest(enum_range(null::public.mood)) m;
+               create table public.mixed (t public.citext, n int, primary key (t, n));
+               insert into public.mixed select t, n from unnest(array['b', 'A', 'c']) t, generate_series(1, 3) n;
+               create table public.empty (id int primary key)"#,
+        )
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    let found = pages(&mut reader, "public.c", 4).await;
+    assert_eq!(
+        found.iter().map(Vec::len).collect::<Vec<_>>(),
+        [4, 4, 4, 0],
+        "an exact multiple ends with an empty page"
+    );
+    let keys: Vec<_> = found
+        .iter()
+        .flatten()
+        .map(|row| format!("{} {}", row[1].as_ref().unwrap(), row[0].as_ref().unwrap()))
+        .collect();
+    assert_eq!(keys[..5], ["sad 1", "sad 2", "sad 3", "sad 4", "ok 1"]);
+    let found = pages(&mut reader, "public.mixed", 2).await;
+    let keys: Vec<_> = found
+        .iter()
+        .flatten()
+        .map(|row| format!("{}{}", row[0].as_ref().unwrap(), row[1].as_ref().unwrap()))
+        .collect();
+    assert_eq!(keys, ["A1", "A2", "A3", "b1", "b2", "b3", "c1", "c2", "c3"]);
+    assert_eq!(pages(&mut reader, "public.empty", 4).await, [Vec::<Vec<_>>::new()]);
+}
+
+#[tokio::test]
+async fn a_page_ends_at_its_byte_limit() {
+    let (_, database) = shared_database().await;
+    database
+        .execute("create table public.wide (id int primary key, v text); insert into public.wide select n, repeat('x', 10000) from generate_series(1, 1000) n")
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    let entity = "public.wide".parse().unwrap();
+    let request =
+        ChunkRequest { entity: &entity, after: None, max_rows: 1000, max_bytes: 2_000_000, timeout: None };
+    for _ in 0..2 {
+        let chunk = reader.read_chunk(&request).await.unwrap();
+        assert!((200..=300).contains(&chunk.batch.changes.len()), "{}", chunk.batch.changes.len());
+        assert_eq!(chunk.last, Some(vec![chunk.batch.changes.len().to_string()]));
+        assert!(!chunk.exhausted);
+    }
+}
+
+#[tokio::test]
+async fn c039_c040_pages_have_the_rows_and_columns_of_the_publication() {
+    let (cluster, database) = shared_database().await;
+    // Row filters and column lists came with 15.
+    if cluster.major() < 15 {
+        return;
+    }
+    database
+        .execute(
+            "create table public.f (id int primary key, region text, secret text, twice int generated always as (id * 2) stored, z text);
+             insert into public.f (id, region) select n, case when n % 2 = 0 then 'eu' else 'us' end from generate_series(1, 10) n;
+             create publication p for table public.f (id, region, z) where (region = 'eu')",
+        )
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    let rows: Vec<_> = pages(&mut reader, "public.f", 3).await.into_iter().flatten().collect();
+    assert_eq!(rows.len(), 5);
+    assert_eq!(rows[0], [Some("2".to_owned()), Some("eu".to_owned()), None]);
+    let keys = [vec!["1".to_owned()], vec!["2".to_owned()]];
+    let read = reader.reread(&"public.f".parse().unwrap(), &keys).await.unwrap();
+    assert_eq!(texts(&read.batch).len(), 1);
+}
+
+#[tokio::test]
+async fn c015_generated_columns_are_as_in_the_stream() {
+    let (cluster, database) = shared_database().await;
+    database
+        .execute(
+            "create table public.g (id int primary key, twice int generated always as (id * 2) stored, z text);
+             insert into public.g (id, z) values (1, 'z'); create publication p for table public.g",
+        )
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    let one = Some("1".to_owned());
+    assert_eq!(pages(&mut reader, "public.g", 3).await, [[[one.clone(), Some("z".to_owned())]]]);
+    if cluster.major() >= 18 {
+        database.execute("alter publication p set (publish_generated_columns = stored)").await.unwrap();
+        assert_eq!(
+            pages(&mut reader, "public.g", 3).await,
+            [[[one, Some("2".to_owned()), Some("z".to_owned())]]]
+        );
+    }
+}
+
+#[tokio::test]
+async fn children_are_tables_of_their_own_and_partitions_are_not() {
+    let (_, database) = shared_database().await;
+    database
+        .execute(
+            "create table public.parent (id int primary key); create table public.child () inherits (public.parent);
+             insert into public.parent values (1); insert into public.child values (2);
+             create table public.root (id int primary key) partition by range (id);
+             create table public.leaf partition of public.root for values from (0) to (10);
+             insert into public.root values (3);
+             create publication p for table only public.parent, public.root with (publish_via_partition_root = true)",
+        )
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    assert_eq!(pages(&mut reader, "public.parent", 3).await, [[[Some("1".to_owned())]]]);
+    assert_eq!(pages(&mut reader, "public.root", 3).await, [[[Some("3".to_owned())]]]);
+}
+
+#[tokio::test]
+async fn errors_leave_the_reader_usable() {
+    let (_, database) = shared_database().await;
+    database
+        .execute("create table public.t (a int, b int, primary key (a)); insert into public.t values (1, 1); create table public.keyless (a int)")
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    let read = async |reader: &mut SnapshotReader, table: &str, after: Option<(&[String], &[String])>| {
+        let entity = table.parse().unwrap();
+        let request = ChunkRequest { entity: &entity, after, max_rows: 10, max_bytes: 1000, timeout: None };
+        reader.read_chunk(&request).await
+    };
+    let error = read(&mut reader, "public.gone", None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Table, "{error}");
+    let error = read(&mut reader, "public.keyless", None).await.unwrap_err();
+    assert!(error.to_string().contains("add primary key"), "{error}");
+    let cursor = (vec!["b".to_owned()], vec!["0".to_owned()]);
+    let error = read(&mut reader, "public.t", Some((&cursor.0, &cursor.1))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::KeyChanged, "{error}");
+    assert_eq!(read(&mut reader, "public.t", None).await.unwrap().batch.changes.len(), 1);
+    let lock = database.connect().await.unwrap();
+    lock.batch_execute("begin; lock table public.t").await.unwrap();
+    let entity = "public.t".parse().unwrap();
+    let timeout = Some(std::time::Duration::from_millis(50));
+    let request = ChunkRequest { entity: &entity, after: None, max_rows: 10, max_bytes: 1000, timeout };
+    let error = reader.read_chunk(&request).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+    lock.batch_execute("commit").await.unwrap();
+    assert_eq!(reader.read_chunk(&request).await.unwrap().batch.changes.len(), 1);
+}
+
+#[tokio::test]
+async fn a_rewrite_under_way_is_waited_for_and_not_read_as_empty() {
+    let (_, database) = shared_database().await;
+    database
+        .execute("create table public.t (id int primary key, v int); insert into public.t select n, n from generate_series(1, 10) n")
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    let other = database.connect().await.unwrap();
+    other.batch_execute("begin; alter table public.t alter column v type text").await.unwrap();
+    let reading = tokio::spawn(async move {
+        let entity = "public.t".parse().unwrap();
+        let request =
+            ChunkRequest { entity: &entity, after: None, max_rows: 100, max_bytes: 1 << 20, timeout: None };
+        reader.read_chunk(&request).await.unwrap()
+    });
+    let waits = "select count(*)::text from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+    wait_until("the page to wait for the lock", DEADLINE, async || {
+        Ok(database.query_text(waits).await? == "1")
+    })
+    .await
+    .unwrap();
+    other.batch_execute("commit").await.unwrap();
+    let chunk = tokio::time::timeout(DEADLINE, reading).await.unwrap().unwrap();
+    assert_eq!(chunk.batch.changes.len(), 10);
+    assert_eq!(chunk.relation.columns[1].value_type, ValueType::Text);
+}
+
+#[tokio::test]
+async fn rows_are_read_again_by_key() {
+    let (_, database) = shared_database().await;
+    database
+        .execute("create table public.t (a text, b int, v text, primary key (a, b)); insert into public.t select 'it''s', n, 'v' || n from generate_series(1, 500) n")
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    let entity = "public.t".parse().unwrap();
+    let keys: Vec<_> = (100..600).map(|n| vec!["it's".to_owned(), n.to_string()]).collect();
+    let read = reader.reread(&entity, &keys).await.unwrap();
+    assert_eq!(read.batch.changes.len(), 401);
+    assert_eq!(texts(&read.batch).iter().filter(|row| row[2] == Some("v100".to_owned())).count(), 1);
+    assert_eq!(reader.reread(&entity, &[]).await.unwrap().batch.changes.len(), 0);
+}
+
+#[tokio::test]
+async fn markers_do_not_wait_for_a_standby_and_show_in_no_snapshot_of_others() {
+    let cluster = start(ClusterOptions::new().setting("synchronous_standby_names", "")).await;
+    let database = cluster.create_database().await.unwrap();
+    database
+        .execute("create table public.t (id int primary key, v text); insert into public.t values (1, 'old')")
+        .await
+        .unwrap();
+    cluster.configure(&[("synchronous_standby_names", "nobody")]).unwrap();
+    cluster.reload("synchronous_standby_names", "nobody").await.unwrap();
+    // In limbo: in the WAL, and invisible until a standby answers.
+    let writer = database.connect().await.unwrap();
+    let xid: String = {
+        writer.batch_execute("begin; update public.t set v = 'new'").await.unwrap();
+        writer.query_one("select pg_current_xact_id()::text", &[]).await.unwrap().get(0)
+    };
+    let commit = tokio::spawn(async move {
+        // Never answered while the standby is missing.
+        let _ = writer.batch_execute("commit").await;
+    });
+    let stuck = "select count(*)::text from pg_stat_activity where wait_event = 'SyncRep'";
+    wait_until("the commit to wait for the standby", DEADLINE, async || {
+        Ok(database.query_text(stuck).await? == "1")
+    })
+    .await
+    .unwrap();
+
+    let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
+    let marks =
+        tokio::time::timeout(DEADLINE, client.emit_messages(&[&b"low"[..], b"high"])).await.unwrap().unwrap();
+    assert!(marks[0] < marks[1]);
+    let snapshot = client.current_snapshot().await.unwrap();
+    assert!(!snapshot.sees(u32::try_from(xid.parse::<u64>().unwrap()).unwrap()));
+    let entity = "public.t".parse().unwrap();
+    let request = ChunkRequest { entity: &entity, after: None, max_rows: 10, max_bytes: 1000, timeout: None };
+    let chunk = reader(&database).await.read_chunk(&request).await.unwrap();
+    assert_eq!(
+        texts(&chunk.batch)[0][1],
+        Some("old".to_owned()),
+        "the chunk tells by its snapshot that it is behind"
+    );
+    assert!(!chunk.snapshot.sees(u32::try_from(xid.parse::<u64>().unwrap()).unwrap()));
+    commit.abort();
+}
+
+#[tokio::test]
+async fn c008_c021_c023_the_catalogue_knows_what_is_asked_for() {
+    let (_, database) = shared_database().await;
+    database
+        .execute(
+            "create schema a; create schema b; create extension hstore schema a;
+             create type public.nothing as enum ();
+             create domain a.d1 as int; create domain a.d2 as a.d1; create domain a.list as a.d2[];
+             create type b.hstore as (x int);
+             create table a.items (k int, id int, d a.d2, ds a.d2[], l a.list, h a.hstore, fake b.hstore, boxes box[], v int2vector,
+               nested jsonb[], f float4, t timestamptz(3), primary key (id, k));
+             create table b.items (id int not null unique, x text); alter table b.items replica identity full",
+        )
+        .await
+        .unwrap();
+    let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
+    let mut catalog = Catalog::new("p");
+    let names: Vec<EntityName> =
+        ["a.items", "b.items", "a.gone"].iter().map(|name| name.parse().unwrap()).collect();
+    let tables = catalog.tables(&client, &names).await.unwrap();
+    assert_eq!(tables.len(), 2);
+    let a = tables.iter().find(|table| table.name == names[0]).unwrap();
+    let relation = catalog.relation(a);
+    assert_eq!(relation.key_names().collect::<Vec<_>>(), ["id", "k"], "in key order");
+    let integers = || ValueType::Array(Box::new(ValueType::Integer), b',');
+    let expected = [
+        ValueType::Integer,
+        ValueType::Integer,
+        ValueType::Integer,
+        integers(),
+        integers(),
+        ValueType::Hstore,
+        ValueType::Text,
+        ValueType::Array(Box::new(ValueType::Text), b';'),
+        ValueType::Text,
+        ValueType::Array(Box::new(ValueType::Json), b','),
+        ValueType::Float,
+        ValueType::TimestampTz,
+    ];
+    let found: Vec<_> = relation.columns.iter().map(|column| column.value_type.clone()).collect();
+    assert_eq!(found, expected);
+    let b = tables.iter().find(|table| table.name == names[1]).unwrap();
+    assert_eq!(
+        catalog.relation(b).key_names().collect::<Vec<_>>(),
+        ["id"],
+        "under FULL, a unique index will do"
+    );
+
+    // A message that is older than the catalogue is believed about its rows.
+    let mut message = StreamRelation {
+        oid: a.oid,
+        name: a.name.clone(),
+        replica_identity: ReplicaIdentity::Default,
+        columns: vec![("k".into(), 23, true), ("id".into(), 23, true), ("gone".into(), 999_999, false)],
+    };
+    let resolved = catalog.resolve(&client, &message).await.unwrap();
+    assert_eq!(resolved.key, [1, 0]);
+    assert_eq!(resolved.columns[2].value_type, ValueType::Text);
+    message.columns[0].2 = false;
+    assert_eq!(catalog.resolve(&client, &message).await.unwrap().key, [1]);
+}
