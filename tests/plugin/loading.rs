@@ -164,7 +164,7 @@ async fn c089_a_file_that_is_copied_slowly_is_loaded_when_it_is_complete() {
 
 fn entries(cache: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut left = vec![cache.join("modules")];
+    let mut left = vec![cache.join("code/modules")];
     while let Some(directory) = left.pop() {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
