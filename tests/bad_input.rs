@@ -68,7 +68,8 @@ impl Case {
         };
         let log = self.host.log();
         assert_eq!(status.code(), Some(code), "{log}");
-        let errors: Vec<_> = log.match_indices("error: ").filter(|(at, _)| *at == 0 || log[..*at].ends_with('\n')).collect();
+        let errors: Vec<_> =
+            log.match_indices("error: ").filter(|(at, _)| *at == 0 || log[..*at].ends_with('\n')).collect();
         assert_eq!(errors.len(), 1, "one error:\n{log}");
         let said = &log[errors[0].0..];
         for word in words {
@@ -131,7 +132,8 @@ async fn c096_an_unreachable_host_is_told_and_the_wait_can_be_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_table() {
-    let mut case = Case::shared("create schema shop; create table shop.t (id int primary key)").await.with_echo();
+    let mut case =
+        Case::shared("create schema shop; create table shop.t (id int primary key)").await.with_echo();
     case.fails(1, &["public.t", "does not exist", "shop.t"]).await;
 }
 
@@ -177,7 +179,7 @@ async fn files_that_are_no_plugins() {
     other.extend(name);
     other.extend([5, 0, 0]);
     let files: [(&[u8], &[&str]); 4] = [
-        (b"just some text\n", &["text"]),
+        (b"just some text\n", &["not WebAssembly", "plugin build"]),
         (b"\0asm\x01\0\0\0", &["core module", "component"]),
         (b"", &["empty"]),
         (&other, &["other:thing/run@0.1.0"]),

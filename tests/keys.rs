@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs;
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
@@ -35,12 +36,43 @@ const KEYS: &[(&str, &str, &str)] = &[
     ("k_enum", "mood", "(enum_range(null::mood))[n]"),
     ("k_enum_int", "mood, k2 int", "(enum_range(null::mood))[1 + n % 3], -n"),
     ("k_interval", "interval", "n * interval '1 hour'"),
+    ("k_citext", "citext", "case n % 2 when 0 then 'B' else 'a' end || n"),
+    ("k_varchar", "varchar(20)", "case n % 2 when 0 then 'NULL' else '\\N' end || n"),
+    ("k_domain", "d_d_int", "n * 3"),
+    ("k_float", "float8", "case n when 1 then 'NaN' when 2 then '-Infinity' else (n - 20) * 0.1 end::float8"),
+    ("k_real", "real", "n * 0.1"),
+    ("k_special", "numeric(8,2)", "case n when 1 then 'NaN' else (20 - n) * 1.1 end::numeric"),
+    (
+        "k_ts",
+        "timestamp",
+        "case n when 1 then 'infinity' when 2 then '-infinity' else timestamp '0001-01-02' - n * interval '9 h' end::timestamp",
+    ),
+    ("k_time", "time", "time '00:00' + n * interval '17 min'"),
+    ("k_array", "text[]", "array['a,b' || n, null, '\"']"),
+    ("k_range", "int4range", "int4range(-n, n)"),
+    ("k_row", "pair", "row(n % 5, 'x, \"' || n)::pair"),
+    ("k_lsn", "pg_lsn", "('0/' || to_hex(n * 1000))::pg_lsn"),
+    ("k_mac", "macaddr", "('08:00:2b:01:02:' || lpad(to_hex(200 - n), 2, '0'))::macaddr"),
+    ("k_bit", "varbit", "n::bit(12)::varbit"),
+    ("k_name", "name", "'Z' || n"),
+    ("k_oid", "oid", "(4294967295 - n)::oid"),
+    ("k_money", "money", "(n - 10)::money"),
+    ("k_jsonb", "jsonb", "jsonb_build_object('a', n * 1.10)"),
+    ("k_empty", "text", "case n when 5 then '' else chr(n + 1) || E'\\n\\t' end"),
+    ("k_odd", "\"Odd \"\" Mood\"", "(enum_range(null::\"Odd \"\" Mood\"))[n]"),
+    ("k_ltree", "ltree", "('a.b' || n)::ltree"),
+    ("k_three_int", "date, k2 int", "date '2024-01-01' + n % 3, n"),
 ];
 
 /// Labels against the order of the alphabet.
 fn types() -> String {
     let labels: Vec<_> = (0..60).rev().map(|n| format!("'m{n:02}'")).collect();
-    format!("create type mood as enum ({});", labels.join(", "))
+    let labels = labels.join(", ");
+    format!(
+        "create extension citext; create extension ltree; create type mood as enum ({labels}); \
+         create type \"Odd \"\" Mood\" as enum ({labels}); create type pair as (a int, b text); \
+         create domain d_int as int; create domain d_d_int as d_int;"
+    )
 }
 
 fn create((table, kind, key): &(&str, &str, &str), rows: u32) -> String {
@@ -156,7 +188,8 @@ impl Bench {
                 .map(|run| (text(&run["entity"]), run["rows"].as_u64().unwrap_or_default()))
                 .collect();
             let built = status["mappings"].as_array().is_some_and(|mappings| {
-                mappings.len() == wanted && mappings.iter().all(|mapping| mapping["built"] == mapping["generation"])
+                mappings.len() == wanted
+                    && mappings.iter().all(|mapping| mapping["built"] == mapping["generation"])
             });
             Ok(built)
         })
@@ -258,6 +291,37 @@ async fn c067_rows_that_are_all_updated_within_their_windows() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn c067_a_transform_that_wants_no_row() {
+    let setup =
+        "create table t (k int primary key, v int); insert into t select n, n from generate_series(1, 12) n";
+    let mut bench = Bench::new(setup, &["t"], 4, &echo()).await;
+    let config =
+        fs::read_to_string(bench.host.path("anabranch.toml")).unwrap().replace("echo-json", "hostile");
+    bench.host.config(&(config + "[plugins.hostile]\nconfig = { behave = \"delete\" }\n")).unwrap();
+    fs::remove_file(bench.host.path("plugins/echo-json.wasm")).unwrap();
+    let hostile = Guest::new("plugins/fixtures/hostile");
+    tokio::task::block_in_place(|| bench.host.plugin("hostile", &hostile)).unwrap();
+    bench.host.start().unwrap();
+    assert_eq!(bench.complete().await.get("public.t"), Some(&12));
+    assert_eq!(bench.documents("t").unwrap().len(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c043_a_key_renamed_during_its_backfill() {
+    let setup = "create table t (id int primary key, v int); insert into t select n, n from generate_series(1, 200) n";
+    let mut bench = Bench::new(setup, &["t"], 2, &echo()).await;
+    bench.host.start().unwrap();
+    wait_until("the backfill to be on its way", DEADLINE, async || bench.count().map(|count| count > 10))
+        .await
+        .unwrap();
+    bench.database.execute("alter table t rename column id to k").await.unwrap();
+    bench.complete().await;
+    bench.settle().await;
+    bench.database.execute("update t set k = 1000 where k = 1; delete from t where k = 2").await.unwrap();
+    bench.settle().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c021_tables_of_the_same_name_in_two_schemas() {
     let setup = "create schema a; create schema b; \
                  create table a.items (k int primary key, v int); create table b.items (k int primary key, v int); \
@@ -266,7 +330,8 @@ async fn c021_tables_of_the_same_name_in_two_schemas() {
     bench.host.start().unwrap();
     bench.complete().await;
     bench.settle().await;
-    let more = "update a.items set v = 11; insert into b.items values (3, 22); delete from b.items where k = 1";
+    let more =
+        "update a.items set v = 11; insert into b.items values (3, 22); delete from b.items where k = 1";
     bench.database.execute(more).await.unwrap();
     bench.settle().await;
 }
@@ -280,7 +345,11 @@ async fn c033_identity_by_an_index_that_is_not_the_key() {
     bench.host.start().unwrap();
     bench.complete().await;
     bench.settle().await;
-    bench.database.execute("delete from t where id in (1, 2); update t set k = 'moved' where id = 3").await.unwrap();
+    bench
+        .database
+        .execute("delete from t where id in (1, 2); update t set k = 'moved' where id = 3")
+        .await
+        .unwrap();
     bench.settle().await;
     let documents = bench.documents("t").unwrap();
     assert_eq!(documents.get("moved").map(|document| &document["row"]["id"]), Some(&Value::from(3)));
@@ -326,9 +395,13 @@ async fn c043_columns_renamed_live_and_during_a_backfill() {
     bench.settle().await;
     let documents = bench.documents("t").unwrap();
     assert_eq!(documents["500"]["row"], serde_json::json!({"k": 500, "new": "live", "v": 500}));
-    // The key by another name is the same key.
+    // The key by another name is the same key, also to the next chunk.
     bench.database.execute("alter table t rename column k to key").await.unwrap();
-    bench.database.execute("insert into t values (501, 'live', 501); delete from t where key = 500").await.unwrap();
+    bench
+        .database
+        .execute("insert into t values (501, 'live', 501); delete from t where key = 500")
+        .await
+        .unwrap();
     let renamed = wait_until("the row under the new name", DEADLINE, async || {
         let documents = bench.documents("t")?;
         let row = documents.get("501").map(|document| document["row"].clone());
@@ -347,7 +420,8 @@ async fn c044_harmless_statements_need_no_relation_message() {
     bench.host.start().unwrap();
     bench.complete().await;
     let role = format!("owner_{}", bench.database.name);
-    let harmless = format!("create role {role}; alter table t owner to {role}; alter table t alter v drop not null");
+    let harmless =
+        format!("create role {role}; alter table t owner to {role}; alter table t alter v drop not null");
     bench.database.execute(&harmless).await.unwrap();
     bench.database.execute("insert into t values (2, 2)").await.unwrap();
     bench.settle().await;

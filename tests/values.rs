@@ -65,12 +65,7 @@ const COLUMNS: &[(&str, &str, &str, &str)] = &[
     ("t_name", "name", "'a b'", r#""a b""#),
     ("t_one", "\"char\"", "'x'", r#""x""#),
     ("e_mood", "mood", "'very happy'", r#""very happy""#),
-    (
-        "u_uuid",
-        "uuid",
-        "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'",
-        r#""a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11""#,
-    ),
+    ("u_uuid", "uuid", "'A0EEBC99-9C0B-4EF8-BB6D-6BB9BD380A11'", r#""a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11""#),
     ("i_inet", "inet", "'192.168.1.5/24'", r#""192.168.1.5/24""#),
     ("i_inet6", "inet", "'2001:db8::1'", r#""2001:db8::1""#),
     ("i_cidr", "cidr", "'10.1.0.0/16'", r#""10.1.0.0/16""#),
@@ -100,12 +95,7 @@ const COLUMNS: &[(&str, &str, &str, &str)] = &[
     ("m_money", "money", "'1234.50'", r#""$1,234.50""#),
     ("b_bit", "bit(4)", "B'1010'", r#""1010""#),
     ("b_varbit", "varbit", "B'101'", r#""101""#),
-    (
-        "g_point",
-        "point",
-        "point(0.1::float8 + 0.2::float8, -1e-5)",
-        r#""(0.30000000000000004,-1e-05)""#,
-    ),
+    ("g_point", "point", "point(0.1::float8 + 0.2::float8, -1e-5)", r#""(0.30000000000000004,-1e-05)""#),
     ("g_box", "box", "'(3,4),(1,2)'", r#""(3,4),(1,2)""#),
     ("g_path", "path", "'[(1,2),(3,4)]'", r#""[(1,2),(3,4)]""#),
     ("g_circle", "circle", "'<(1,2),3>'", r#""<(1,2),3>""#),
@@ -194,12 +184,8 @@ const BIG_JSON: &str = concat!(
 );
 
 /// Where MessagePack has a double, a guest writes it in its own form: the same number in other digits.
-const MSGPACK: &[(&str, &str)] = &[
-    ("f4_large", "3.4028235e38"),
-    ("f8_five", "1e-5"),
-    ("f8_zero", "-0.0"),
-    ("f8_whole", "12.0"),
-];
+const MSGPACK: &[(&str, &str)] =
+    &[("f4_large", "3.4028235e38"), ("f8_five", "1e-5"), ("f8_zero", "-0.0"), ("f8_whole", "12.0")];
 
 /// Columns whose type takes an empty string.
 const EMPTY: &[&str] = &["t_text", "t_varchar", "t_citext", "v_tsvector", "y_bytea", "h_hstore", "h_domain"];
@@ -269,13 +255,7 @@ impl Bench {
     }
 
     /// The document, once `wanted` holds for it.
-    async fn echo(
-        &mut self,
-        encoding: &str,
-        id: &str,
-        what: &str,
-        wanted: impl Fn(&Echo) -> bool,
-    ) -> Echo {
+    async fn echo(&mut self, encoding: &str, id: &str, what: &str, wanted: impl Fn(&Echo) -> bool) -> Echo {
         let mut found = None;
         let description = format!("{what}: {encoding} {id}");
         let waited = wait_until(&description, DEADLINE, async || {
@@ -388,8 +368,7 @@ async fn conforms(mut bench: Bench) {
 }
 
 fn every_type() -> String {
-    let columns: Vec<_> =
-        COLUMNS.iter().map(|(name, kind, _, _)| format!("{name} {kind}")).collect();
+    let columns: Vec<_> = COLUMNS.iter().map(|(name, kind, _, _)| format!("{name} {kind}")).collect();
     format!("{TYPES} create table t (id int primary key, {})", columns.join(", "))
 }
 
@@ -422,7 +401,8 @@ async fn settings_of_the_database_change_nothing() {
     let bench = Bench::new(&every_type()).await;
     let settings = hostile(&format!("database {}", bench.database.name));
     bench.database.execute(&settings).await.unwrap();
-    let shown = bench.database.query_text("select '2024-01-31'::date::text || '1 day'::interval").await.unwrap();
+    let shown =
+        bench.database.query_text("select '2024-01-31'::date::text || '1 day'::interval").await.unwrap();
     assert_eq!(shown, "31.01.2024@ 1 day", "the settings hold for ordinary sessions");
     // Writable for the test's own sessions, and only for them.
     let mut bench = bench;
@@ -508,6 +488,49 @@ async fn c014_null_empty_and_unchanged_are_three_things() {
         for echo in bench.updated("1", "n", &i32::to_string(&n)).await {
             assert_eq!(cells(&echo), (a.to_owned(), b.to_owned(), whole), "{change}");
             assert!(echo.absent.is_empty(), "{change}: re-read, not absent: {:?}", echo.absent);
+        }
+    }
+}
+
+/// What was not sent is read again, or taken from the old row: the same bytes as those that were sent.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_values_that_were_not_sent_are_the_same_as_sent() {
+    let columns = ["j", "b", "y", "a", "h", "n", "i"];
+    let setup = "create extension hstore;
+        create table t (id int primary key, v int, j json, b jsonb, y bytea, a text[], h hstore, n numeric, i timestamptz[]);
+        insert into t select 1, 0, ('{\"a\":\n 1.0, \"b\": \"' || s || '\"}')::json,
+          jsonb_build_object('n', 9007199254740993, 's', s), decode(md5('x') || s, 'hex'),
+          array[s, null, 'q\"'], hstore(array['k', s, 'null', null]), repeat('7', 20000)::numeric,
+          array_agg(timestamptz '2024-01-31 12:00:00+00' + m * interval '1 min')
+        from (select string_agg(md5(m::text), '') s from generate_series(1, 1000) m) x, generate_series(1, 2000) m
+        group by s";
+    let externals: Vec<_> = columns
+        .iter()
+        .filter(|name| **name != "n")
+        .map(|name| format!("alter {name} set storage external"))
+        .collect();
+    let mut bench = Bench::new(setup).await;
+    let settings = hostile(&format!("database {}", bench.database.name));
+    let external = format!(
+        "alter table t {}; create table copy as table t; truncate t; insert into t table copy",
+        externals.join(", ")
+    );
+    bench.database.execute(&external).await.unwrap();
+    bench.database.execute(&settings).await.unwrap();
+    bench.database.url += "?options=-c%20default_transaction_read_only%3Doff%20-c%20search_path%3Dpublic";
+    bench.host.start().unwrap();
+    let read = bench.both("1", "read").await;
+    for (v, identity) in [(1, "default"), (2, "full")] {
+        let update = format!("alter table t replica identity {identity}; update t set v = {v}");
+        bench.database.execute(&update).await.unwrap();
+        let updated = bench.updated("1", "v", &v.to_string()).await;
+        for (read, updated) in read.iter().zip(&updated) {
+            assert!(updated.absent.is_empty(), "{identity}: {:?}", updated.absent);
+            for name in columns {
+                let [read, updated] = [read, updated].map(|echo| echo.row.as_ref().unwrap()[name].get());
+                assert!(read.len() > 19_000, "{name} is large");
+                assert!(read == updated, "{identity} {name}: {read:.200} and {updated:.200}");
+            }
         }
     }
 }
