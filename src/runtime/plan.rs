@@ -284,6 +284,7 @@ fn plan_one(
     let fresh = StoredMapping {
         name: mapping.name.clone(),
         entity: mapping.entity.clone(),
+        table_oid: table.oid,
         identity,
         generation: 1,
         built: 0,
@@ -320,6 +321,17 @@ fn plan_one(
         }
         (Some(before), _) => StoredMapping { status: MappingStatus::Running, ..before.clone() },
     };
+    if let Some(before) = before.filter(|before| refusal.is_none() && before.table_oid != table.oid) {
+        warn!(
+            mapping = mapping.name,
+            entity = %mapping.entity,
+            "the table was dropped and created again, or another one was given its name: its documents are purged \
+             where the sink can, and rebuilt",
+        );
+        (stored.generation, stored.table_oid) = (before.generation + 1, table.oid);
+        stored.built = stored.built.min(before.generation);
+        purge = true;
+    }
     if source.repaired && before.is_some() {
         stored.generation += 1;
         stored.accepted = source.confirmed;
