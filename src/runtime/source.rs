@@ -110,9 +110,8 @@ async fn publish(
     let plan = PublicationPlan { name: &settings.publication, managed: settings.manage_publication, tables };
     let change = ensure_publication(control, &plan).await?;
     if change.created || !change.added.is_empty() || !change.dropped.is_empty() {
-        let names = |tables: &[EntityName]| {
-            tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-        };
+        let names =
+            |tables: &[EntityName]| tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         info!(
             publication = settings.publication,
             created = change.created,

@@ -55,6 +55,8 @@ impl<'t> State<'t, '_, '_> {
         (u32::try_from(start).unwrap_or(u32::MAX), u32::try_from(part.len()).unwrap_or(u32::MAX))
     }
 
+    // Borrowed and owned names lie in different places.
+    #[allow(clippy::ptr_arg)]
     fn name(&mut self, name: &Cow<'t, str>) -> (u32, u32) {
         match name {
             Cow::Borrowed(part) => self.span(part),
