@@ -128,7 +128,7 @@ impl Pump {
             return Ok(());
         };
         let stored = &mut lane.planned.stored;
-        stored.identity = plan::identity_text(&wanted.mapping.name, &wanted.identity)?;
+        stored.identity = plan::identity_text(&wanted.mapping.name, &wanted.rollout.identity)?;
         if let Some(backfill) = rebuild {
             stored.generation += 1;
             stored.built = if backfill { stored.built } else { stored.generation };
