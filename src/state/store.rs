@@ -123,9 +123,13 @@ impl Store {
         rows.iter().map(mapping).collect()
     }
 
-    /// Writes a mapping as a whole: a new one, or a new generation or revision of it.
+    /// Writes a mapping as a whole: a new one, or a new generation or revision of it. With a new generation an
+    /// unfinished run of it is forgotten, in the same statement: what that has read was made by the old one.
     pub async fn save_mapping(&self, client: &Client, wanted: &StoredMapping) -> Result<(), StateError> {
-        let query = "insert into anabranch.mapping (installation, name, entity, identity, generation, built, \
+        let query = "with outdated as (delete from anabranch.run as r using anabranch.mapping as m \
+                     where m.installation = $1 and m.name = $2 and m.generation <> $5 \
+                     and r.installation = $1 and $2 = any (r.mappings) and r.status <> 'complete') \
+                     insert into anabranch.mapping (installation, name, entity, identity, generation, built, \
                      accepted, status, last_error, attempts) \
                      values ($1, $2, $3, $4::text::jsonb, $5, $6, $7::text::pg_lsn, $8, $9, $10) \
                      on conflict (installation, name) do update set entity = excluded.entity, \
