@@ -69,7 +69,7 @@ impl Branch {
                 self.clock(&request.run);
                 self.readers.read(request);
             }
-            Command::Emit(emission) => return self.emit(&emission, machine, ledger, lanes),
+            Command::Emit(emission) => return self.emit(&emission, machine, ledger, lanes, scribe),
             Command::Reread { run, chunk, reason } => {
                 debug!(%run, chunk, ?reason, "a chunk is read again");
             }
@@ -111,16 +111,21 @@ impl Branch {
         emission: &Emission<Rows>,
         machine: &mut Machine<Rows>,
         ledger: &mut Ledger,
-        lanes: &BTreeMap<LaneId, Lane>,
+        lanes: &mut BTreeMap<LaneId, Lane>,
+        scribe: &Scribe,
     ) -> Vec<Command<Rows>> {
         let selection = kept(emission);
         let mut count = 0;
         if !selection.is_empty() {
             let wanted = machine.run(emission.table).map(|run| run.mappings.clone()).unwrap_or_default();
-            for (&id, lane) in lanes.iter().filter(|(_, lane)| wanted.contains(lane.name())) {
+            for (&id, lane) in lanes.iter_mut().filter(|(_, lane)| wanted.contains(lane.name())) {
                 let Some(handle) = lane.handle.as_ref().filter(|_| ledger.follows(id)) else {
-                    // It is backfilled by a run of its own once it works again.
+                    // It is backfilled by a run of its own once it works again. It must not stay a part of this
+                    // one, neither here nor in the state: this one's end and cursor say nothing about it.
                     machine.remove_mapping(emission.table, lane.name());
+                    lane.run = None;
+                    let (run, mapping) = (Arc::clone(&emission.run), lane.name().to_owned());
+                    scribe.note(Note::Leave { run, mapping });
                     continue;
                 };
                 let work = ledger.dispatched(id);

@@ -261,6 +261,17 @@ impl Store {
         Ok(())
     }
 
+    /// Notes that a run's rows and cursor are not for this mapping any more.
+    pub async fn leave_run(&self, client: &Client, run: &str, mapping: &str) -> Result<(), StateError> {
+        let query = "update anabranch.run set mappings = array_remove(mappings, $3) \
+                     where installation = $1 and run = $2 and status <> 'complete'";
+        client
+            .execute(query, &[&self.installation, &run, &mapping])
+            .await
+            .map_err(StateError::query("take a mapping out of a backfill"))?;
+        Ok(())
+    }
+
     /// Notes that a run failed and waits until `not_before` (microseconds since 1970-01-01 UTC).
     pub async fn fail_run(
         &self,

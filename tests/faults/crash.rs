@@ -4,9 +4,12 @@ use testkit::{
     load::{LoadOptions, Random},
     postgres::shared,
     shop::Size,
+    wait_until,
 };
 
-use super::world::{Background, ORDERS, PRODUCTS, TWO_MAPPINGS, World, order_summary, product_search, seed};
+use super::world::{
+    Background, LATE, ORDERS, PRODUCTS, TWO_MAPPINGS, World, order_summary, product_search, seed,
+};
 
 const KILLS: u64 = 20;
 const VERSIONS: [&str; 3] = ["1.0.0", "1.1.0", "1.2.0"];
@@ -32,7 +35,7 @@ async fn c036_twenty_kills_under_load_with_backfills_lose_nothing() {
     world.prepare(&all);
     world.install("product-search", &product_search(VERSIONS[0]));
     world.install("order-summary", &order_summary(VERSIONS[0]));
-    let options = LoadOptions { copy_every: 300, ..LoadOptions::new(seed, rows.products) };
+    let options = LoadOptions { copy_every: 200, ..LoadOptions::new(seed, rows.products) };
     let load = Background::start(&world.url, options).await;
 
     let (mut killed_while_reading, mut bumps) = (0, 0);
@@ -51,7 +54,18 @@ async fn c036_twenty_kills_under_load_with_backfills_lose_nothing() {
                 }
             }
         }
-        load.advance(1 + random.below(120)).await;
+        // Half of them come at any moment, half once the backfill has got a bit further.
+        if random.below(2) == 0 {
+            let (before, some) = (world.progress().await, i64::try_from(random.below(2_000)).unwrap());
+            wait_until("the backfill to get further", LATE, async || {
+                let now = world.progress().await;
+                let reads = world.reading(PRODUCTS).await.is_some() || world.reading(ORDERS).await.is_some();
+                Ok(!reads || now.1 != before.1 || now.0 > before.0 + some)
+            })
+            .await
+            .unwrap();
+        }
+        load.advance(1 + random.below(40)).await;
         let reading = [world.reading(PRODUCTS).await, world.reading(ORDERS).await];
         world.host.kill().unwrap();
         killed_while_reading += u64::from(reading.iter().any(Option::is_some));

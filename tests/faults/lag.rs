@@ -79,7 +79,7 @@ fn apply(receiver: &Receiver, accepted: impl Fn(usize) -> bool, documents: &mut 
         }
         for entry in request.json()["documents"].as_array().unwrap() {
             let id = entry["id"].as_str().unwrap().to_owned();
-            match entry["operation"].as_str().unwrap() {
+            match entry["op"].as_str().unwrap() {
                 "delete" => documents.remove(&id),
                 _ => documents.insert(id, entry["document"].clone()),
             };

@@ -137,6 +137,13 @@ impl World {
         self.client.query_opt(query, &[&entity]).await.ok()?.map(|row| row.get(0))
     }
 
+    /// The rows of both tables' backfills that are durable, and how many backfills were begun.
+    pub async fn progress(&self) -> (i64, i64) {
+        let query = "select coalesce(sum(r.rows), 0)::bigint,
+                         (select coalesce(sum(generation), 0)::bigint from anabranch.mapping) from anabranch.run as r";
+        self.client.query_one(query, &[]).await.map_or((0, 0), |row| (row.get(0), row.get(1)))
+    }
+
     /// The end of the WAL.
     pub async fn position(&self) -> String {
         self.text("select pg_current_wal_insert_lsn()::text").await.unwrap()
@@ -186,6 +193,9 @@ impl World {
     }
 }
 
+/// How soon a step of the load may follow another: a mixed load, not a race that the host has to win.
+const PACE: Duration = Duration::from_millis(10);
+
 /// A load beside the test.
 pub struct Background {
     stop: Arc<AtomicBool>,
@@ -199,7 +209,10 @@ impl Background {
         let (stop, steps) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&steps));
         let task = tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(PACE);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
             while !stopped.load(Ordering::Relaxed) {
+                ticks.tick().await;
                 load.step().await?;
                 counted.fetch_add(1, Ordering::Relaxed);
             }
