@@ -80,7 +80,7 @@ impl Branch {
                 self.reading.insert(request.attempt, Arc::clone(&request.run));
                 self.readers.read(request);
             }
-            Command::Emit(emission) => return self.emit(&emission, machine, ledger, lanes),
+            Command::Emit(emission) => return self.emit(&emission, machine, ledger, lanes, scribe),
             Command::Reread { run, chunk, reason } => {
                 debug!(%run, chunk, ?reason, "a chunk is read again");
             }
@@ -123,6 +123,7 @@ impl Branch {
         machine: &mut Machine<Rows>,
         ledger: &mut Ledger,
         lanes: &mut BTreeMap<LaneId, Lane>,
+        scribe: &Scribe,
     ) -> Vec<Command<Rows>> {
         let selection = kept(emission);
         let mut count = 0;
@@ -131,7 +132,7 @@ impl Branch {
             for (&id, lane) in lanes.iter_mut().filter(|(_, lane)| wanted.contains(lane.name())) {
                 let Some(handle) = lane.handle.as_ref().filter(|_| ledger.follows(id)) else {
                     // It is backfilled by a run of its own once it works again.
-                    lane.leave_run(machine);
+                    lane.leave_run(machine, scribe);
                     continue;
                 };
                 let work = ledger.dispatched(id);

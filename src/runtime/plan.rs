@@ -272,6 +272,13 @@ fn may_go_on(run: &StoredRun, plan: &Planned) -> bool {
         && plan.needs_backfill()
 }
 
+/// What is built once a change has made the next generation: all of it where nothing is to be read again. An
+/// older generation whose reading has not come to its end still has to be read.
+pub(super) fn built_by_change(before: &StoredMapping, backfill: bool) -> i64 {
+    let whole = before.built >= before.generation;
+    if whole && !backfill { before.generation + 1 } else { before.built }
+}
+
 fn plan_one(
     wanted: WantedMapping,
     before: Option<&StoredMapping>,
@@ -307,7 +314,7 @@ fn plan_one(
             let generation = before.generation + 1;
             info!(mapping = mapping.name, generation, "is rebuilt: {}", reasons.join(", "));
             purge = purged;
-            let built = if backfill { before.built } else { generation };
+            let built = built_by_change(before, backfill);
             StoredMapping { generation, built, accepted: before.accepted, ..fresh }
         }
         (Some(before), Decision::Adopt { .. }) => {

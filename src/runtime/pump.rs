@@ -337,7 +337,7 @@ impl Pump {
                 );
                 handle.let_go();
                 self.ledger.freeze(id);
-                lane.leave_run(&mut self.machine);
+                lane.leave_run(&mut self.machine, &self.scribe);
                 rewound.push(lane.planned.table.oid);
             } else {
                 room = false;

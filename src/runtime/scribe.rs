@@ -31,6 +31,8 @@ pub(super) enum Note {
     Cursor { run: Arc<str>, cursor: String, rows: u64, chunks: u64 },
     /// A run begins again.
     Restart { run: Arc<str> },
+    /// A mapping is no part of a run any more.
+    Leave { run: Arc<str>, mapping: String },
     /// A run failed.
     Fail { run: Arc<str>, attempts: u32, not_before: i64, error: String },
     /// A run is complete, and built these generations.
@@ -131,6 +133,7 @@ async fn write(
             store.save_cursor(client, &run, &cursor, signed(rows), signed(chunks)).await?;
         }
         Note::Restart { run } => store.restart_run(client, &run).await?,
+        Note::Leave { run, mapping } => store.leave_run(client, &run, &mapping).await?,
         Note::Fail { run, attempts, not_before, error } => {
             let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
             store.fail_run(client, &run, attempts, not_before, &error).await?;

@@ -130,8 +130,8 @@ impl Pump {
         let stored = &mut lane.planned.stored;
         stored.identity = plan::identity_text(&wanted.mapping.name, &wanted.rollout.identity)?;
         if let Some(backfill) = rebuild {
+            stored.built = plan::built_by_change(stored, backfill);
             stored.generation += 1;
-            stored.built = if backfill { stored.built } else { stored.generation };
         }
         stored.accepted = self.ledger.position(id);
         info!(

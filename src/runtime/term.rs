@@ -30,7 +30,7 @@ use super::{
     relations::Relations,
     reload::PluginSet,
     reread::Rereader,
-    scribe::Scribe,
+    scribe::{Note, Scribe},
     source::{self, Source},
 };
 
@@ -164,10 +164,13 @@ impl Lane {
     }
 
     /// Leaves its run, which goes on for the other mappings: it does not follow the stream any more, and gets
-    /// a run of its own when it does again.
-    pub(super) fn leave_run(&mut self, machine: &mut Machine<Arc<ChangeBatch>>) {
-        if self.run.take().is_some() {
-            machine.remove_mapping(self.planned.table.oid, &self.planned.stored.name);
+    /// a run of its own when it does again. Neither here nor in the state may the run's end or cursor say
+    /// anything about it.
+    pub(super) fn leave_run(&mut self, machine: &mut Machine<Arc<ChangeBatch>>, scribe: &Scribe) {
+        if let Some(run) = self.run.take() {
+            let mapping = self.planned.stored.name.clone();
+            machine.remove_mapping(self.planned.table.oid, &mapping);
+            scribe.note(Note::Leave { run, mapping });
         }
     }
 }

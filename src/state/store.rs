@@ -123,13 +123,18 @@ impl Store {
         rows.iter().map(mapping).collect()
     }
 
-    /// Writes a mapping as a whole: a new one, or a new generation or revision of it.
+    /// Writes a mapping as a whole: a new one, or a new generation or revision of it. With a new generation an
+    /// unfinished run of it is forgotten, in the same statement: what that has read was made by the old one.
     pub async fn save_mapping(&self, client: &Client, wanted: &StoredMapping) -> Result<(), StateError> {
-        let query = "insert into anabranch.mapping (installation, name, entity, table_oid, identity, generation, \
+        let query = "with outdated as (delete from anabranch.run as r using anabranch.mapping as m \
+                     where m.installation = $1 and m.name = $2 and m.generation <> $6 \
+                     and r.installation = $1 and $2 = any (r.mappings) and r.status <> 'complete') \
+                     insert into anabranch.mapping (installation, name, entity, table_oid, identity, generation, \
                      built, accepted, status, last_error, attempts) \
                      values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11) \
                      on conflict (installation, name) do update set entity = excluded.entity, \
-                     table_oid = excluded.table_oid, identity = excluded.identity, generation = excluded.generation, built = excluded.built, \
+                     table_oid = excluded.table_oid, identity = excluded.identity, \
+                     generation = excluded.generation, built = excluded.built, \
                      accepted = excluded.accepted, status = excluded.status, last_error = excluded.last_error, \
                      attempts = excluded.attempts, updated_at = now()";
         client
@@ -255,6 +260,17 @@ impl Store {
             .execute(query, &[&self.installation, &run])
             .await
             .map_err(StateError::query("restart a backfill"))?;
+        Ok(())
+    }
+
+    /// Notes that a run's rows and cursor are not for this mapping any more.
+    pub async fn leave_run(&self, client: &Client, run: &str, mapping: &str) -> Result<(), StateError> {
+        let query = "update anabranch.run set mappings = array_remove(mappings, $3) \
+                     where installation = $1 and run = $2 and status <> 'complete'";
+        client
+            .execute(query, &[&self.installation, &run, &mapping])
+            .await
+            .map_err(StateError::query("take a mapping out of a backfill"))?;
         Ok(())
     }
 

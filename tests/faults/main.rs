@@ -1,0 +1,23 @@
+//! Tries to lose or corrupt data: kills, restarts, commits in limbo, versions that change, sinks that lag.
+//!
+//! Real Postgres, the real binary, real guests; what is believed is the checker (destination = transform of the
+//! source, both ways) and the server's own views.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    missing_docs,
+    unreachable_pub
+)]
+
+mod crash;
+mod lag;
+mod limbo;
+#[path = "../support/receiver.rs"]
+mod receiver;
+mod rows;
+mod server;
+mod versions;
+mod world;

@@ -1,0 +1,72 @@
+//! The server goes away, as a whole or session by session; the host comes back by itself.
+
+use testkit::{Cluster, ClusterOptions, Stop, load::LoadOptions, shop::Size};
+
+use super::world::{Background, PRODUCTS, TWO_MAPPINGS, World, order_summary, product_search, seed};
+
+const ROWS: Size = Size { products: 15_000, orders: 15_000, customers: 0 };
+const CHUNKS: &str = "\n[backfill]\nchunk_size = 150\n";
+
+/// The sessions to lose, by what `pg_stat_activity` shows of them.
+const SESSIONS: [(&str, &str); 3] = [
+    ("the walsender", "backend_type = 'walsender'"),
+    ("the state's session", "application_name like '%/state'"),
+    ("the leader's session", "application_name like '%/leader'"),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_sessions_and_restarts_under_load_lose_nothing() {
+    let seed = seed();
+    let cluster = Cluster::start(ClusterOptions::default()).unwrap();
+    let database = cluster.create_database().await.unwrap();
+    let mut world = World::new(&database.url, ROWS, &format!("{TWO_MAPPINGS}{CHUNKS}")).await;
+    world.prepare(&[product_search("1.1.0")]);
+    world.install("product-search", &product_search("1.0.0"));
+    world.install("order-summary", &order_summary("1.0.0"));
+    world.host.start().unwrap();
+    world.logged(0, "streaming").await;
+    let options = LoadOptions { copy_every: 400, ..LoadOptions::new(seed, ROWS.products) };
+    let load = Background::start(&world.url, options).await;
+    for (what, filter) in SESSIONS {
+        load.advance(30).await;
+        let reading = world.reading(PRODUCTS).await;
+        let from = world.host.log_length();
+        let terminate = format!(
+            "select coalesce(sum(pg_terminate_backend(pid)::int), 0)::text from pg_stat_activity
+             where datname = current_database() and pid <> pg_backend_pid() and {filter}"
+        );
+        let ended = world.text(&terminate).await.unwrap();
+        eprintln!("{what}: ended {ended} sessions, backfill at {reading:?}");
+        assert_eq!(ended, "1", "{what}: {:?}", sessions(&world).await);
+        world.logged(from, "the term ended").await;
+        world.logged(from, "streaming").await;
+    }
+    // A backfill for the restarts to hit.
+    world.built("products", 1).await;
+    let from = world.host.log_length();
+    world.install("product-search", &product_search("1.1.0"));
+    world.logged(from, "swapped its transform").await;
+    for _ in 0..2 {
+        load.advance(10).await;
+        eprintln!("an immediate restart, backfill at {:?}", world.reading(PRODUCTS).await);
+        let from = world.host.log_length();
+        cluster.restart(Stop::Immediate).unwrap();
+        world.client = database.connect().await.unwrap();
+        world.logged(from, "the term ended").await;
+        world.logged(from, "streaming").await;
+    }
+    let counts = load.stop().await;
+    eprintln!("{counts:?}");
+    assert!(counts.interrupted > 0, "{counts:?}");
+    world.built("products", 2).await;
+    world.built("orders", 1).await;
+    world.check().await;
+    assert!(!world.host.log().contains("THE STREAM HAS A GAP"), "{}", world.host.log_tail());
+    world.terminate();
+}
+
+async fn sessions(world: &World) -> Vec<String> {
+    let query = "select format('%s %s %s', pid, backend_type, application_name) from pg_stat_activity
+                 where datname = current_database()";
+    world.client.query(query, &[]).await.unwrap().iter().map(|row| row.get(0)).collect()
+}
