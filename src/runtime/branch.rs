@@ -1,7 +1,7 @@
 //! The branch of the river: carries out what the backfill machine commands, and reports progress.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -35,8 +35,8 @@ type Rows = Arc<ChangeBatch>;
 pub(super) struct Branch {
     readers: Readers,
     pub(super) reads: mpsc::UnboundedReceiver<ReadEvent>,
-    /// Chunks that were handed out: how many lanes have not accepted them, and of which run they are.
-    handed: HashMap<Attempt, (usize, Arc<str>)>,
+    /// Chunks that were handed out: the lanes that have not accepted them, and of which run they are.
+    handed: HashMap<Attempt, (BTreeSet<LaneId>, Arc<str>)>,
     /// Pages that are being read, and for which run.
     reading: HashMap<Attempt, Arc<str>>,
     clocks: HashMap<Arc<str>, Clock>,
@@ -80,7 +80,7 @@ impl Branch {
                 self.reading.insert(request.attempt, Arc::clone(&request.run));
                 self.readers.read(request);
             }
-            Command::Emit(emission) => return self.emit(&emission, machine, ledger, lanes),
+            Command::Emit(emission) => return self.emit(&emission, machine, ledger, lanes, scribe),
             Command::Reread { run, chunk, reason } => {
                 debug!(%run, chunk, ?reason, "a chunk is read again");
             }
@@ -123,34 +123,38 @@ impl Branch {
         machine: &mut Machine<Rows>,
         ledger: &mut Ledger,
         lanes: &mut BTreeMap<LaneId, Lane>,
+        scribe: &Scribe,
     ) -> Vec<Command<Rows>> {
         let selection = kept(emission);
-        let mut count = 0;
+        let mut targets = BTreeSet::new();
         if !selection.is_empty() {
             let wanted = machine.run(emission.table).map(|run| run.mappings.clone()).unwrap_or_default();
             for (&id, lane) in lanes.iter_mut().filter(|(_, lane)| wanted.contains(lane.name())) {
                 let Some(handle) = lane.handle.as_ref().filter(|_| ledger.follows(id)) else {
                     // It is backfilled by a run of its own once it works again.
-                    lane.leave_run(machine);
+                    lane.leave_run(machine, scribe);
                     continue;
                 };
                 let work = ledger.dispatched(id);
                 handle.send(work, Arc::clone(&emission.rows), selection.clone(), Some(emission.attempt));
-                count += 1;
+                targets.insert(id);
             }
         }
-        if count == 0 {
+        if targets.is_empty() {
             return machine.durable(emission.attempt);
         }
-        self.handed.insert(emission.attempt, (count, Arc::clone(&emission.run)));
+        self.handed.insert(emission.attempt, (targets, Arc::clone(&emission.run)));
         Vec::new()
     }
 
     /// A lane has accepted a chunk; whether it was the last.
-    pub(super) fn accepted(&mut self, attempt: Attempt, timing: Timing) -> bool {
+    pub(super) fn accepted(&mut self, lane: LaneId, attempt: Attempt, timing: Timing) -> bool {
         let Some((left, run)) = self.handed.get_mut(&attempt) else { return false };
-        *left -= 1;
-        let (last, run) = (*left == 0, Arc::clone(run));
+        // A lane that left the run meanwhile is not waited for.
+        if !left.remove(&lane) {
+            return false;
+        }
+        let (last, run) = (left.is_empty(), Arc::clone(run));
         if last {
             self.handed.remove(&attempt);
         }
@@ -158,6 +162,19 @@ impl Branch {
         clock.transforming += timing.transforming;
         clock.delivering += timing.delivering;
         last
+    }
+
+    /// A lane is waited for no more: the chunks that only waited for it.
+    pub(super) fn release(&mut self, lane: LaneId) -> Vec<Attempt> {
+        let mut done = Vec::new();
+        self.handed.retain(|attempt, (left, _)| {
+            let last = left.remove(&lane) && left.is_empty();
+            if last {
+                done.push(*attempt);
+            }
+            !last
+        });
+        done
     }
 
     /// Gives a reading's answer to the machine.

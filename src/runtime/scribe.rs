@@ -27,6 +27,8 @@ pub(super) enum Note {
     MappingStatus { mapping: String, status: MappingStatus, error: Option<String>, attempts: u32 },
     /// A run as a whole.
     Run(Box<StoredRun>),
+    /// The mappings that a run goes on for.
+    Targets { run: Arc<str>, mappings: Vec<String> },
     /// A run's progress.
     Cursor { run: Arc<str>, cursor: String, rows: u64, chunks: u64 },
     /// A run begins again.
@@ -127,6 +129,7 @@ async fn write(
             store.save_mapping_status(client, &mapping, status, error.as_deref(), attempts).await?;
         }
         Note::Run(run) => store.save_run(client, &run).await?,
+        Note::Targets { run, mappings } => store.save_run_mappings(client, &run, &mappings).await?,
         Note::Cursor { run, cursor, rows, chunks } => {
             store.save_cursor(client, &run, &cursor, signed(rows), signed(chunks)).await?;
         }

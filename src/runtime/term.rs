@@ -30,14 +30,14 @@ use super::{
     relations::Relations,
     reload::PluginSet,
     reread::Rereader,
-    scribe::Scribe,
+    scribe::{Note, Scribe},
     source::{self, Source},
 };
 
 /// How long the last notes may take to be written.
 const FINISH_LIMIT: Duration = Duration::from_secs(5);
-/// How long a drain may take.
-const DRAIN_LIMIT: Duration = Duration::from_secs(25);
+/// How long preparations may take to be given up in good order.
+const GIVE_UP_LIMIT: Duration = Duration::from_secs(10);
 /// How often a blocked backfill asks for visibility at the least.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -98,9 +98,15 @@ async fn lead(
     streamed: &mut bool,
 ) -> Result<Ended, TermError> {
     let state = context.settings.connect(Purpose::State).await?;
+    let given_up = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(GIVE_UP_LIMIT).await;
+    };
+    // Told to stop, it is left to end by itself: dropped in the middle, it would leave a slot half made, and a
+    // server process that waits for it.
     let prepared = tokio::select! {
         prepared = source::prepare(context, &control, &state, &wanted, &tables, shutdown) => prepared,
-        () = shutdown.cancelled() => return Ok(Ended::Shutdown),
+        () = given_up => return Ok(Ended::Shutdown),
     };
     let Some(source) = prepared? else { return Ok(Ended::Shutdown) };
     let planned = plan::decide(&context.config, &state, wanted, &tables, &source).await?;
@@ -163,11 +169,16 @@ impl Lane {
         self.handle.as_ref().is_some_and(|handle| !handle.failing())
     }
 
-    /// Leaves its run, which goes on for the other mappings: it does not follow the stream any more, and gets
-    /// a run of its own when it does again.
-    pub(super) fn leave_run(&mut self, machine: &mut Machine<Arc<ChangeBatch>>) {
-        if self.run.take().is_some() {
-            machine.remove_mapping(self.planned.table.oid, &self.planned.stored.name);
+    /// Leaves its run, which goes on for the other mappings, and gets a run of its own once it works again. Who
+    /// is left is stored before any cursor that this mapping has not reached: a restart would else take the
+    /// cursor for its own.
+    pub(super) fn leave_run(&mut self, machine: &mut Machine<Arc<ChangeBatch>>, scribe: &Scribe) {
+        let Some(run) = self.run.take() else { return };
+        let table = self.planned.table.oid;
+        machine.remove_mapping(table, &self.planned.stored.name);
+        if let Some(left) = machine.run(table).filter(|view| *view.run == run) {
+            let mappings = left.mappings.iter().cloned().collect();
+            scribe.note(Note::Targets { run, mappings });
         }
     }
 }
@@ -269,7 +280,7 @@ fn pump_settings(config: &Config) -> PumpSettings {
         queue_bytes: config.pipeline.queue_bytes,
         silence_limit: config.source.silence_limit,
         heartbeat_interval: config.source.heartbeat_interval,
-        drain_limit: DRAIN_LIMIT,
+        drain_limit: config.pipeline.drain_limit,
     }
 }
 

@@ -194,6 +194,24 @@ impl Store {
         rows.iter().map(run).collect()
     }
 
+    /// Saves which mappings a run goes on for.
+    ///
+    /// # Errors
+    /// The database cannot be asked.
+    pub async fn save_run_mappings(
+        &self,
+        client: &Client,
+        run: &str,
+        mappings: &[String],
+    ) -> Result<(), StateError> {
+        let query = "update anabranch.run set mappings = $3 where installation = $1 and run = $2";
+        client
+            .execute(query, &[&self.installation, &run, &mappings])
+            .await
+            .map_err(StateError::query("save the mappings of a backfill"))?;
+        Ok(())
+    }
+
     /// Writes a run as a whole, in place of the one its table had.
     pub async fn save_run(&self, client: &Client, wanted: &StoredRun) -> Result<(), StateError> {
         let query = "insert into anabranch.run (installation, entity, run, mappings, status, cursor, rows, chunks, \
