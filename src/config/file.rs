@@ -127,6 +127,7 @@ pub(super) struct PipelineTable {
     pub(super) batch_rows: Option<Located<i64>>,
     pub(super) batch_bytes: Option<Text>,
     pub(super) queue_bytes: Option<Text>,
+    pub(super) drain_limit: Option<Text>,
 }
 
 /// `[log]`
@@ -156,7 +157,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ),
     ("plugins", &["dir", "cache_dir", "memory_limit", "call_deadline", "max_output", "instances"]),
     ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent"]),
-    ("pipeline", &["batch_rows", "batch_bytes", "queue_bytes"]),
+    ("pipeline", &["batch_rows", "batch_bytes", "queue_bytes", "drain_limit"]),
     ("log", &["format", "level"]),
     (
         "[map]",
@@ -305,6 +306,7 @@ fn pipeline(mut section: Section<'_>) -> PipelineTable {
         batch_rows: section.integer("batch_rows"),
         batch_bytes: section.text("batch_bytes", SIZE),
         queue_bytes: section.text("queue_bytes", SIZE),
+        drain_limit: section.text("drain_limit", DURATION),
     };
     section.finish();
     table

@@ -467,6 +467,7 @@ impl Resolver<'_> {
             batch_rows: self.count(table.batch_rows.as_ref(), 1000, 1..=100_000) as usize,
             batch_bytes: self.size(table.batch_bytes.as_ref(), MIB, KIB..=256 * MIB),
             queue_bytes: self.size(table.queue_bytes.as_ref(), 32 * MIB, KIB..=16 * GIB),
+            drain_limit: self.duration(table.drain_limit.as_ref(), 25 * SECOND, SECOND / 10..=3600 * SECOND),
         }
     }
 

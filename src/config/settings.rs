@@ -222,6 +222,8 @@ pub struct PipelineSettings {
     pub batch_bytes: usize,
     /// Bytes that may wait for one mapping.
     pub queue_bytes: usize,
+    /// How long what is in hand may take to be delivered when the process is told to stop.
+    pub drain_limit: Duration,
 }
 
 /// `[log]`

@@ -1,7 +1,7 @@
 //! The branch of the river: carries out what the backfill machine commands, and reports progress.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -35,8 +35,8 @@ type Rows = Arc<ChangeBatch>;
 pub(super) struct Branch {
     readers: Readers,
     pub(super) reads: mpsc::UnboundedReceiver<ReadEvent>,
-    /// Chunks that were handed out: how many lanes have not accepted them, and of which run they are.
-    handed: HashMap<Attempt, (usize, Arc<str>)>,
+    /// Chunks that were handed out: the lanes that have not accepted them, and of which run they are.
+    handed: HashMap<Attempt, (BTreeSet<LaneId>, Arc<str>)>,
     /// Pages that are being read, and for which run.
     reading: HashMap<Attempt, Arc<str>>,
     clocks: HashMap<Arc<str>, Clock>,
@@ -126,7 +126,7 @@ impl Branch {
         scribe: &Scribe,
     ) -> Vec<Command<Rows>> {
         let selection = kept(emission);
-        let mut count = 0;
+        let mut targets = BTreeSet::new();
         if !selection.is_empty() {
             let wanted = machine.run(emission.table).map(|run| run.mappings.clone()).unwrap_or_default();
             for (&id, lane) in lanes.iter_mut().filter(|(_, lane)| wanted.contains(lane.name())) {
@@ -137,21 +137,24 @@ impl Branch {
                 };
                 let work = ledger.dispatched(id);
                 handle.send(work, Arc::clone(&emission.rows), selection.clone(), Some(emission.attempt));
-                count += 1;
+                targets.insert(id);
             }
         }
-        if count == 0 {
+        if targets.is_empty() {
             return machine.durable(emission.attempt);
         }
-        self.handed.insert(emission.attempt, (count, Arc::clone(&emission.run)));
+        self.handed.insert(emission.attempt, (targets, Arc::clone(&emission.run)));
         Vec::new()
     }
 
     /// A lane has accepted a chunk; whether it was the last.
-    pub(super) fn accepted(&mut self, attempt: Attempt, timing: Timing) -> bool {
+    pub(super) fn accepted(&mut self, lane: LaneId, attempt: Attempt, timing: Timing) -> bool {
         let Some((left, run)) = self.handed.get_mut(&attempt) else { return false };
-        *left -= 1;
-        let (last, run) = (*left == 0, Arc::clone(run));
+        // A lane that left the run meanwhile is not waited for.
+        if !left.remove(&lane) {
+            return false;
+        }
+        let (last, run) = (left.is_empty(), Arc::clone(run));
         if last {
             self.handed.remove(&attempt);
         }
@@ -159,6 +162,19 @@ impl Branch {
         clock.transforming += timing.transforming;
         clock.delivering += timing.delivering;
         last
+    }
+
+    /// A lane is waited for no more: the chunks that only waited for it.
+    pub(super) fn release(&mut self, lane: LaneId) -> Vec<Attempt> {
+        let mut done = Vec::new();
+        self.handed.retain(|attempt, (left, _)| {
+            let last = left.remove(&lane) && left.is_empty();
+            if last {
+                done.push(*attempt);
+            }
+            !last
+        });
+        done
     }
 
     /// Gives a reading's answer to the machine.

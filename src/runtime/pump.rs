@@ -375,7 +375,7 @@ impl Pump {
                     state.documents += timing.documents;
                 }
                 if let Some(attempt) = chunk
-                    && self.branch.accepted(attempt, timing)
+                    && self.branch.accepted(lane, attempt, timing)
                 {
                     let commands = self.machine.durable(attempt);
                     self.carry_out(commands);
@@ -386,17 +386,13 @@ impl Pump {
                 if let Some(handle) = &mut state.handle {
                     handle.set_failing(true);
                 }
-                let (table, waits) = (state.planned.table.oid, state.run.is_some());
                 self.scribe.note(Note::MappingStatus {
                     mapping: state.name().to_owned(),
                     status: MappingStatus::Failing,
                     error: Some(failure.to_string()),
                     attempts,
                 });
-                if waits {
-                    let commands = self.machine.delivery_failed(table, failure.to_string(), now_micros());
-                    self.carry_out(commands);
-                }
+                self.target_failed(lane, attempts, &failure);
             }
             LaneEvent::Recovered { lane } => {
                 let Some(state) = self.lanes.get_mut(&lane) else { return };
@@ -452,6 +448,7 @@ impl Pump {
         let commands = self.machine.tick(now_micros());
         self.carry_out(commands);
         self.branch.report(&self.machine);
+        self.take_up_backfills();
         if !self.machine.limbo().is_empty() {
             self.ask_probe();
         }

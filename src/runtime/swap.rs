@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use tracing::{error, info, warn};
 
-use crate::pipeline::{Decision, Difference, LaneId, Step, compare};
+use crate::{
+    model::{Failure, FailureClass},
+    pipeline::{Decision, Difference, LaneId, Step, compare},
+};
 
 use super::{
     error::TermError,
@@ -15,8 +18,12 @@ use super::{
     pump::{Pump, Stopped},
     reload::PluginSet,
     scribe::Note,
+    shutdown::now_micros,
     term::Lane,
 };
+
+/// So many failures in a row are no hiccup.
+const LASTING_ATTEMPTS: u32 = 3;
 
 impl Pump {
     /// Begins the runs that stored progress and decisions ask for.
@@ -41,6 +48,52 @@ impl Pump {
                 self.rebuild(id);
             }
         }
+    }
+
+    /// A target of a run fails. Once that looks lasting, the run goes on without it, for the targets that work;
+    /// where none works, the run waits and lets other tables read.
+    pub(super) fn target_failed(&mut self, id: LaneId, attempts: u32, failure: &Failure) {
+        let Some((table, run)) =
+            self.lanes.get(&id).and_then(|lane| Some((lane.planned.table.oid, lane.run.clone()?)))
+        else {
+            return;
+        };
+        if !self.run_works(&run) {
+            let commands = self.machine.delivery_failed(table, failure.to_string(), now_micros());
+            self.carry_out(commands);
+        } else if failure.class != FailureClass::Retry || attempts >= LASTING_ATTEMPTS {
+            let Some(lane) = self.lanes.get_mut(&id) else { return };
+            warn!(
+                mapping = lane.name(),
+                entity = %lane.planned.stored.entity,
+                "leaves its table's backfill, which goes on for the others; it gets one of its own once it works",
+            );
+            lane.leave_run(&mut self.machine, &self.scribe);
+            for attempt in self.branch.release(id) {
+                let commands = self.machine.durable(attempt);
+                self.carry_out(commands);
+            }
+        }
+    }
+
+    /// Begins a run for mappings that left theirs and work again: when their table's present run is done, so
+    /// that its progress is not lost, or has no target that works.
+    pub(super) fn take_up_backfills(&mut self) {
+        let waits = |(&id, lane): (&LaneId, &Lane)| {
+            let due = lane.run.is_none() && lane.planned.needs_backfill();
+            if !due || !lane.works() || !self.ledger.follows(id) {
+                return None;
+            }
+            let present = self.machine.run(lane.planned.table.oid);
+            present.is_none_or(|view| !self.run_works(view.run)).then_some(id)
+        };
+        let due: Vec<LaneId> = self.lanes.iter().filter_map(waits).collect();
+        due.into_iter().for_each(|id| self.rebuild(id));
+    }
+
+    /// Whether a target of a run works.
+    fn run_works(&self, run: &Arc<str>) -> bool {
+        self.lanes.values().any(|lane| lane.run.as_ref() == Some(run) && lane.works())
     }
 
     fn rebuild(&mut self, id: LaneId) {

@@ -36,8 +36,8 @@ use super::{
 
 /// How long the last notes may take to be written.
 const FINISH_LIMIT: Duration = Duration::from_secs(5);
-/// How long a drain may take.
-const DRAIN_LIMIT: Duration = Duration::from_secs(25);
+/// How long preparations may take to be given up in good order.
+const GIVE_UP_LIMIT: Duration = Duration::from_secs(10);
 /// How often a blocked backfill asks for visibility at the least.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -98,9 +98,15 @@ async fn lead(
     streamed: &mut bool,
 ) -> Result<Ended, TermError> {
     let state = context.settings.connect(Purpose::State).await?;
+    let given_up = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(GIVE_UP_LIMIT).await;
+    };
+    // Told to stop, it is left to end by itself: dropped in the middle, it would leave a slot half made, and a
+    // server process that waits for it.
     let prepared = tokio::select! {
         prepared = source::prepare(context, &control, &state, &wanted, &tables, shutdown) => prepared,
-        () = shutdown.cancelled() => return Ok(Ended::Shutdown),
+        () = given_up => return Ok(Ended::Shutdown),
     };
     let Some(source) = prepared? else { return Ok(Ended::Shutdown) };
     let planned = plan::decide(&context.config, &state, wanted, &tables, &source).await?;
@@ -272,7 +278,7 @@ fn pump_settings(config: &Config) -> PumpSettings {
         queue_bytes: config.pipeline.queue_bytes,
         silence_limit: config.source.silence_limit,
         heartbeat_interval: config.source.heartbeat_interval,
-        drain_limit: DRAIN_LIMIT,
+        drain_limit: config.pipeline.drain_limit,
     }
 }
 
