@@ -64,8 +64,24 @@ async fn drain(host: &mut Host, rows: u64) -> Result<Duration> {
 /// From the start of the program until it has everything and has confirmed it.
 fn drain_with_peer(source: &Source, end: &str) -> Result<Duration> {
     let mut peer = source.program("pg_recvlogical")?;
-    peer.arg("--dbname").arg(source.url()).args(["--slot", PEER, "--start", "--no-loop", "--file", "/dev/null"]);
-    peer.args(["--endpos", end, "-o", "proto_version=2", "-o", "publication_names=bench", "-o", "messages=true"]);
+    peer.arg("--dbname").arg(source.url()).args([
+        "--slot",
+        PEER,
+        "--start",
+        "--no-loop",
+        "--file",
+        "/dev/null",
+    ]);
+    peer.args([
+        "--endpos",
+        end,
+        "-o",
+        "proto_version=2",
+        "-o",
+        "publication_names=bench",
+        "-o",
+        "messages=true",
+    ]);
     let started = Instant::now();
     let output = peer.stdin(Stdio::null()).output()?;
     let took = started.elapsed();
