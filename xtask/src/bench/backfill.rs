@@ -19,9 +19,9 @@ pub(super) async fn measure(bench: &Bench, rows: u64, figures: &mut Figures) -> 
         let slot = format!("bench_{round}");
         let (host_took, copy_took) = if round % 2 == 0 {
             let copied = copy(&source)?;
-            (backfill(bench, &source, &slot).await?, copied)
+            (backfill(bench, &source, &slot, figures).await?, copied)
         } else {
-            let filled = backfill(bench, &source, &slot).await?;
+            let filled = backfill(bench, &source, &slot, figures).await?;
             (filled, copy(&source)?)
         };
         ratios.push(copy_took.as_secs_f64() / host_took.as_secs_f64());
@@ -35,12 +35,14 @@ pub(super) async fn measure(bench: &Bench, rows: u64, figures: &mut Figures) -> 
 }
 
 /// As the host itself tells it: from the first page asked for until the last row is durable.
-async fn backfill(bench: &Bench, source: &Source, slot: &str) -> Result<Duration> {
+async fn backfill(bench: &Bench, source: &Source, slot: &str, figures: &Figures) -> Result<Duration> {
     let mut host = source.host(bench, slot, "kind = \"null\"", true)?;
     host.start()?;
     let line = host.wait_log(0, ": backfill complete ", DEADLINE).await?;
     host.terminate(DEADLINE)?;
     source.client.batch_execute(&format!("select pg_drop_replication_slot('{slot}')")).await?;
+    // Where the time went: in readers, in the transform, in the sink; these overlap.
+    figures.say(&format!("   {}", line.split_once(": ").map_or(line.as_str(), |(_, said)| said)));
     let seconds = line.split_whitespace().find_map(|word| word.strip_prefix("seconds="));
     let seconds = seconds.with_context(|| format!("no seconds in {line:?}"))?.parse()?;
     Ok(Duration::from_secs_f64(seconds))
