@@ -97,7 +97,7 @@ impl Documents {
 
     fn text(&self, (start, len): (u32, u32)) -> &str {
         let bytes = self.bytes.get(start as usize..start as usize + len as usize);
-        bytes.and_then(|bytes| simdutf8::basic::from_utf8(bytes).ok()).unwrap_or_default()
+        bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
     }
 
     /// One document.

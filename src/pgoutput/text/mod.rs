@@ -108,7 +108,7 @@ fn encode(value_type: &ValueType, text: &[u8], out: &mut impl Encoder) -> Result
             Some(hex) => out.hex(hex),
             None => Err("it does not begin with \\x; the session's bytea_output must be hex"),
         },
-        _ => encode_text(value_type, simdutf8::basic::from_utf8(text).map_err(|_| "it is not UTF-8")?, out),
+        _ => encode_text(value_type, str::from_utf8(text).map_err(|_| "it is not UTF-8")?, out),
     }
 }
 

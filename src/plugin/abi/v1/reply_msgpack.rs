@@ -167,7 +167,7 @@ fn document(
         (u32::try_from(start).unwrap_or(u32::MAX), u32::try_from(len).unwrap_or(u32::MAX))
     };
     let text = |(start, len): Span, what: &'static str| {
-        simdutf8::basic::from_utf8(&reply[start..start + len]).map_err(|_| Problem::Utf8(what))
+        std::str::from_utf8(&reply[start..start + len]).map_err(|_| Problem::Utf8(what))
     };
     if let Some(id) = id
         && text(id, "an id")?.is_empty()
