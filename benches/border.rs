@@ -1,6 +1,6 @@
-//! What the WebAssembly border costs: `product-search` as a component against the same work in plain Rust, both
-//! from the borrowed text of Postgres to JSON documents, in turn in one run. `cargo bench --bench border`;
-//! `-- --json` prints one line for programs.
+//! What the WebAssembly border costs: `product-search` as a component, and the same with batches in JSON, against
+//! the same work in plain Rust, all from the borrowed text of Postgres to JSON documents, in turn in one run.
+//! `cargo bench --bench border`; `-- --json` prints one line for programs.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout, missing_docs, unreachable_pub)]
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
 use anabranch::{
     model::{ChangeBatch, ValueType},
     pgoutput::{Encoder, JsonEncoder, encode_value},
-    plugin::HostSettings,
+    plugin::{HostSettings, Transform},
 };
 
 #[allow(dead_code)]
@@ -51,61 +51,79 @@ fn native(batch: &ChangeBatch, selection: &[u32], out: &mut Vec<u8>, spans: &mut
     }
 }
 
-/// Time that this thread has spent on a processor: the kernel's own count, so that other work on the machine does
-/// not matter. Where there is none, time by the clock.
-fn now(start: Instant) -> Duration {
-    let spent = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let spent = spent.and_then(|text| text.split(' ').next()?.parse().ok());
-    spent.map_or_else(|| start.elapsed(), Duration::from_nanos)
-}
-
 fn per_row(times: &mut [Duration], rows: usize) -> f64 {
     times.sort_unstable();
     times[times.len() / 2].as_secs_f64() * 1e6 / rows as f64
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() {
-    let json = std::env::args().any(|argument| argument == "--json");
-    let plugin = guests::load(&guests::host(HostSettings::default()), &guests::guest("product-search", &[]));
-    let transform = guests::at_work(&plugin, &[]);
-    let begin = Instant::now();
-    let mut lines = Vec::new();
-    for size in [1000, 100, 10, 1] {
-        let mut batch = rows::batch(&rows::products());
-        (0..size).for_each(|id| rows::product(&mut batch, id, true));
-        let selection = rows::all(&batch);
-        let calls = ROWS_A_ROUND / size;
-        let (mut guest, mut host) = (Vec::new(), Vec::new());
-        let (mut out, mut spans) = (Vec::new(), Vec::new());
-        for _ in 0..ROUNDS {
-            let start = now(begin);
+/// Microseconds a row, by what ran.
+struct Measured {
+    size: usize,
+    msgpack: f64,
+    json: f64,
+    native: f64,
+}
+
+async fn measure(size: usize, msgpack: &Transform, json: &Transform) -> Measured {
+    let mut batch = rows::batch(&rows::products());
+    (0..size).for_each(|id| rows::product(&mut batch, id, true));
+    let selection = rows::all(&batch);
+    let calls = ROWS_A_ROUND / size;
+    let (mut msgpacks, mut jsons, mut natives) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut out, mut spans) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        for (transform, times) in [(msgpack, &mut msgpacks), (json, &mut jsons)] {
+            let start = Instant::now();
             for _ in 0..calls {
                 black_box(transform.call(&batch, &selection).await.unwrap());
             }
-            guest.push(now(begin) - start);
-            let start = now(begin);
-            for _ in 0..calls {
-                native(black_box(&batch), &selection, &mut out, &mut spans);
-                black_box((&out, &spans));
-            }
-            host.push(now(begin) - start);
+            times.push(start.elapsed());
         }
-        let (guest, host) = (per_row(&mut guest, calls * size), per_row(&mut host, calls * size));
-        lines.push((size, guest, host));
+        let start = Instant::now();
+        for _ in 0..calls {
+            native(black_box(&batch), &selection, &mut out, &mut spans);
+            black_box((&out, &spans));
+        }
+        natives.push(start.elapsed());
     }
-    for (size, guest, host) in &lines {
-        if !json {
+    let rows = calls * size;
+    Measured {
+        size,
+        msgpack: per_row(&mut msgpacks, rows),
+        json: per_row(&mut jsons, rows),
+        native: per_row(&mut natives, rows),
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let as_json = std::env::args().any(|argument| argument == "--json");
+    let host = guests::host(HostSettings::default());
+    let msgpack = guests::load(&host, &guests::guest("product-search", &[]));
+    let json = guests::load(&host, &guests::guest("fixtures/search-json", &[]));
+    let (msgpack, json) = (guests::at_work(&msgpack, &[]), guests::at_work(&json, &[]));
+    let mut found = Vec::new();
+    for size in [1000, 100, 10, 1] {
+        let measured = measure(size, &msgpack, &json).await;
+        if !as_json {
+            let Measured { size, msgpack, json, native } = measured;
             println!(
-                "batch {size:>4}: wasm {guest:.3} µs a row, native {host:.3}, border {:.3}",
-                guest - host
+                "batch {size:>4}: native {native:.3} µs a row; wasm with msgpack {msgpack:.3}, border {:.3}; \
+                 wasm with json {json:.3}, border {:.3}",
+                msgpack - native,
+                json - native,
             );
         }
+        found.push(measured);
     }
-    if json {
-        let (_, guest, host) = lines[0];
+    if as_json {
+        let Measured { msgpack, json, native, .. } = found[0];
         let measured = serde_json::json!({
-            "border_us_per_row": guest - host, "wasm_us_per_row": guest, "native_us_per_row": host
+            "border_us_per_row": msgpack - native,
+            "border_us_per_row_json": json - native,
+            "wasm_us_per_row": msgpack,
+            "wasm_us_per_row_json": json,
+            "native_us_per_row": native,
         });
         println!("{measured}");
     }

@@ -51,6 +51,9 @@ pub fn assemble(
     rules: &DocumentRules,
     documents: &mut Documents,
 ) -> Result<(), ChangeFailure> {
+    // Most changes have one document, with an id of a few bytes.
+    documents.entries.reserve(selection.len());
+    documents.bytes.reserve(outcomes.bytes.len() + selection.len() * 12);
     let mut assembly = Assembly { batch, rules, documents, id: Vec::new(), destination: 0 };
     assembly.destination = assembly.documents.destination(&rules.destination);
     let mut answers = outcomes.outcomes.iter();

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -77,16 +77,32 @@ impl Host {
 
     /// [`Host::start`] with more arguments.
     pub fn start_with(&mut self, arguments: &[&str]) -> Result<()> {
+        let log = self.open_log()?;
+        self.spawn(arguments, log.into())
+    }
+
+    /// [`Host::start`] with its standard output to read, which must be read for it to go on: for sinks that
+    /// write there. The log has its standard error alone.
+    pub fn start_piped(&mut self) -> Result<ChildStdout> {
+        self.spawn(&[], Stdio::piped())?;
+        let output = self.running.as_mut().and_then(|running| running.child.stdout.take());
+        output.context("the host has no standard output")
+    }
+
+    fn open_log(&self) -> Result<File> {
+        Ok(OpenOptions::new().create(true).append(true).open(self.log_path())?)
+    }
+
+    fn spawn(&mut self, arguments: &[&str], output: Stdio) -> Result<()> {
         if self.is_running()? {
             bail!("the host is already running");
         }
-        let log = OpenOptions::new().create(true).append(true).open(self.log_path())?;
         let child = self
             .command(&["run"])
             .args(arguments)
             .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log)
+            .stdout(output)
+            .stderr(self.open_log()?)
             .spawn()
             .with_context(|| format!("cannot start {}", self.binary.display()))?;
         let watchdog = Command::new("/bin/sh")

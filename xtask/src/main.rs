@@ -1,4 +1,5 @@
-//! Development commands of Anabranch: `cargo xtask demo`, `cargo xtask test`, `cargo xtask lint`.
+//! Development commands of Anabranch: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bench`,
+//! `cargo xtask lint`.
 //!
 //! Each does its own set-up and says in one line what it does and what came of it. Exit code 0: all went well;
 //! 1: something did not; 2: wrong arguments; 130: interrupted.
@@ -6,6 +7,7 @@
 // This program talks to a person at a terminal; it is no part of the product.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+mod bench;
 mod demo;
 mod lint;
 mod setup;
@@ -29,6 +31,8 @@ enum Command {
     Demo(demo::Arguments),
     /// Everything that continuous integration runs: set-up, lint, all tests, documentation
     Test(test::Arguments),
+    /// What Anabranch costs: ratios against Postgres's own programs, latency and memory
+    Bench(bench::Arguments),
     /// Formatting, clippy and documentation, all warnings denied
     Lint,
 }
@@ -37,6 +41,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Test(arguments) => test::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Lint => lint::run(),
     };
     match outcome {
