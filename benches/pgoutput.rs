@@ -1,4 +1,4 @@
-//! What one row costs: decoding and assembling a stream, reading COPY lines, encoding values.
+//! What one row costs: decoding and assembling a stream, encoding values.
 //!
 //! Rows have 12 columns and about 500 bytes, as in the budgets. `cargo bench --bench pgoutput`.
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -6,10 +6,10 @@
 use std::{hint::black_box, sync::Arc};
 
 use anabranch::{
-    model::{ChangeBatch, Column, EntityName, Origin, Relation, ReplicaIdentity, ValueType},
+    model::{Column, EntityName, Relation, ReplicaIdentity, ValueType},
     pgoutput::{
         Assembler, Decoder, Handled, JsonEncoder, MsgpackEncoder, RawRelation, builtin_value_type,
-        encode_cell, push_copy_row,
+        encode_cell,
     },
 };
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
@@ -76,13 +76,6 @@ fn commit_message() -> Vec<u8> {
     [&b"C\0"[..], &[0, 0, 0, 0, 0, 0, 0, 100], &[0, 0, 0, 0, 0, 0, 0, 108], &[0; 8]].concat()
 }
 
-fn copy_line() -> Vec<u8> {
-    let fields = columns().into_iter().map(|(_, text)| text.unwrap_or_else(|| "\\N".into()));
-    let mut line = fields.collect::<Vec<_>>().join("\t").into_bytes();
-    line.push(b'\n');
-    line
-}
-
 fn resolve(raw: &RawRelation) -> Arc<Relation> {
     let columns = raw.columns.iter().map(|column| Column {
         name: column.name.clone(),
@@ -135,23 +128,6 @@ fn stream(criterion: &mut Criterion) {
     group.finish();
 }
 
-fn copy(criterion: &mut Criterion) {
-    let (_, relation) = prepared();
-    let line = copy_line();
-    let mut group = criterion.benchmark_group("copy");
-    group.throughput(Throughput::Elements(ROWS as u64));
-    group.bench_function("lines", |bencher| {
-        bencher.iter(|| {
-            let mut batch = ChangeBatch::new(Origin::Backfill);
-            for _ in 0..ROWS {
-                push_copy_row(&mut batch, &relation, 0, black_box(&line)).unwrap();
-            }
-            black_box(batch)
-        });
-    });
-    group.finish();
-}
-
 fn values(criterion: &mut Criterion) {
     let columns: Vec<_> =
         columns().into_iter().map(|(oid, text)| (builtin_value_type(oid).unwrap(), text)).collect();
@@ -191,5 +167,5 @@ fn values(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, stream, copy, values);
+criterion_group!(benches, stream, values);
 criterion_main!(benches);

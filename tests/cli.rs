@@ -164,6 +164,7 @@ async fn status_shows_what_is_stored() {
     let mapping = StoredMapping {
         name: "m".into(),
         entity: entity.clone(),
+        table_oid: 0,
         identity: identity.into(),
         generation: 2,
         built: 1,

@@ -96,6 +96,7 @@ async fn store(database: &Database, change: impl FnOnce(&mut Value)) {
     let mapping = StoredMapping {
         name: MAPPING.into(),
         entity: EntityName::new("public", "products"),
+        table_oid: 0,
         identity: identity.to_string(),
         generation: 1,
         built: 1,

@@ -95,6 +95,19 @@ impl Documents {
         (span(start), span(bytes.len()))
     }
 
+    /// Appends all documents of `more`, behind those that are here.
+    pub fn append(&mut self, more: &Self) {
+        let offset = self.push_bytes(&more.bytes).0;
+        let destinations: Vec<u32> = more.destinations.iter().map(|name| self.destination(name)).collect();
+        let moved = |entry: &DocumentEntry| DocumentEntry {
+            destination: destinations.get(entry.destination as usize).copied().unwrap_or(u32::MAX),
+            id: (entry.id.0 + offset, entry.id.1),
+            body: (entry.body.0 + offset, entry.body.1),
+            ..*entry
+        };
+        self.entries.extend(more.entries.iter().map(moved));
+    }
+
     fn text(&self, (start, len): (u32, u32)) -> &str {
         let bytes = self.bytes.get(start as usize..start as usize + len as usize);
         bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
@@ -128,5 +141,36 @@ impl Documents {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(destination: &str, id: &str, body: &str) -> Documents {
+        let mut documents = Documents::new("public.t", Origin::Stream, 1);
+        let destination = documents.destination(destination);
+        let (id, body) = (documents.push_bytes(id.as_bytes()), documents.push_bytes(body.as_bytes()));
+        documents.entries.push(DocumentEntry {
+            operation: DocumentOperation::Upsert,
+            destination,
+            id,
+            body,
+            change: 0,
+            source: Operation::Insert,
+            commit_lsn: Lsn(1),
+            commit_time: 0,
+        });
+        documents
+    }
+
+    #[test]
+    fn appended_documents_keep_their_texts_and_destinations() {
+        let mut all = one("a", "1", "{}");
+        all.append(&one("b", "two", "[2]"));
+        all.append(&one("a", "3", "3"));
+        let seen: Vec<_> = all.iter().map(|view| (view.destination, view.id, view.body)).collect();
+        assert_eq!(seen, [("a", "1", "{}"), ("b", "two", "[2]"), ("a", "3", "3")]);
     }
 }

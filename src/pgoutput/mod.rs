@@ -2,15 +2,13 @@
 //!
 //! Layer 1: pure and synchronous. [`frame`] splits what arrives in CopyData, [`message`] decodes pgoutput
 //! (Postgres documentation, "Logical Replication Message Formats"), [`transaction`] assembles committed
-//! transactions into [`ChangeBatch`](crate::model::ChangeBatch)es, [`copy`] reads `COPY … TO STDOUT` into
-//! the same batches, [`text`] turns a value's text into MessagePack or JSON, and [`types`] knows the
-//! built-in types.
+//! transactions into [`ChangeBatch`](crate::model::ChangeBatch)es, [`text`] turns a value's text into MessagePack or
+//! JSON, and [`types`] knows the built-in types.
 //!
 //! Guarantees: no input makes it panic; every error names the message, table or type and the place; NULL,
 //! empty, unchanged and unknown stay four different things; rows cost no allocation of their own.
 //! Must never: do I/O, wait, log, or take an undecodable value for NULL.
 
-pub mod copy;
 pub mod frame;
 pub mod message;
 #[cfg(test)]
@@ -19,7 +17,6 @@ pub mod text;
 pub mod transaction;
 pub mod types;
 
-pub use copy::{CopyError, push_copy_row};
 pub use frame::{Frame, FrameError, StandbyStatusUpdate};
 pub use message::{DecodeError, Decoder, Message};
 pub use text::{Encoder, JsonEncoder, MsgpackEncoder, ValueError, encode_cell, encode_value};

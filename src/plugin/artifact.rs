@@ -180,7 +180,7 @@ fn ours(name: &str) -> Option<(&str, semver::Version)> {
 /// Whether a guest built against `wanted` links to this host (WIT links inside a major; older hosts lack what a
 /// newer minor added).
 fn fits(wanted: &semver::Version) -> bool {
-    wanted.major == VERSION.major && wanted.minor <= VERSION.minor && wanted.pre.is_empty()
+    wanted.major == VERSION.major && wanted.minor.cmp(&VERSION.minor).is_le() && wanted.pre.is_empty()
 }
 
 fn judge_names(imports: Vec<String>, exports: Vec<String>) -> Result<Shape, Refusal> {

@@ -41,6 +41,11 @@ impl Stamp {
 }
 
 impl CacheGuard {
+    /// Where wasmtime keeps its entries: a directory of its own, because it removes files that it does not know.
+    pub(super) fn code(directory: &Path) -> PathBuf {
+        directory.join("code")
+    }
+
     pub(super) fn new(directory: PathBuf, cache: Cache) -> Self {
         Self { directory, cache, checked: Mutex::default() }
     }
@@ -65,7 +70,7 @@ impl CacheGuard {
 
     fn entries(&self) -> io::Result<Vec<PathBuf>> {
         let mut entries = Vec::new();
-        let mut left = vec![self.directory.join("modules")];
+        let mut left = vec![Self::code(&self.directory).join("modules")];
         while let Some(directory) = left.pop() {
             let listing = match fs::read_dir(&directory) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,

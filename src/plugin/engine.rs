@@ -147,7 +147,7 @@ fn make_engine(settings: &HostSettings) -> Result<(Engine, Option<CacheGuard>), 
         std::fs::create_dir_all(directory).map_err(|error| problem(error.to_string()))?;
         let absolute = directory.canonicalize().map_err(|error| problem(error.to_string()))?;
         let mut cache = CacheConfig::new();
-        cache.with_directory(&absolute);
+        cache.with_directory(CacheGuard::code(&absolute));
         // Compressing hot entries again would change files behind the guard's back.
         cache.with_optimized_compression_usage_counter_threshold(u64::MAX);
         let cache = Cache::new(cache).map_err(|error| problem(format!("{error:#}")))?;

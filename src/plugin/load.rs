@@ -123,6 +123,9 @@ pub enum PluginError {
     },
 }
 
+/// The files of a directory, and what became of each.
+pub type Scanned = Vec<(PathBuf, Result<Plugin, PluginError>)>;
+
 /// A loaded plugin. Cheap to clone; its instances go with the last clone.
 #[derive(Clone)]
 pub struct Plugin {
@@ -207,7 +210,7 @@ impl PluginHost {
 
     /// Loads every `*.wasm` of a directory, in the order of their names. One that fails stops no other; two of
     /// one name both fail. A directory that cannot be listed is one failure, under its own path.
-    pub async fn scan(&self, directory: &Path) -> Vec<(PathBuf, Result<Plugin, PluginError>)> {
+    pub async fn scan(&self, directory: &Path) -> Scanned {
         let host = self.clone();
         let listed = directory.to_owned();
         let scanned = blocking(move || host.scan_blocking(&listed)).await.and_then(|scanned| scanned);
@@ -218,10 +221,7 @@ impl PluginHost {
     ///
     /// # Errors
     /// The directory cannot be listed.
-    pub fn scan_blocking(
-        &self,
-        directory: &Path,
-    ) -> Result<Vec<(PathBuf, Result<Plugin, PluginError>)>, PluginError> {
+    pub fn scan_blocking(&self, directory: &Path) -> Result<Scanned, PluginError> {
         let load = |path: PathBuf| {
             let plugin = self.load_blocking(&path);
             (path, plugin)

@@ -31,5 +31,5 @@ pub mod watch;
 pub use engine::{GuestLimits, HostSettings, PluginHost};
 pub use fault::{FaultKind, PluginFault};
 pub use inspect::Inspection;
-pub use load::{Plugin, PluginError};
+pub use load::{Plugin, PluginError, Scanned};
 pub use transform::Transform;

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use super::{error::Error, quote, wire::TextRow};
-use crate::model::ValueType;
+use crate::{model::ValueType, pgoutput::builtin_value_type};
 
 /// A type as `pg_type` has it.
 #[derive(Clone, Debug)]
@@ -115,11 +115,11 @@ impl Types {
 
     /// How the text of a column is read; text for a type that is gone or unknown.
     pub(super) fn value_type(&self, oid: u32) -> ValueType {
-        if let Some(builtin) = builtin(oid) {
+        if let Some(builtin) = builtin_value_type(oid) {
             return builtin;
         }
         let Some((oid, row)) = self.base(oid) else { return ValueType::Text };
-        if let Some(builtin) = builtin(oid) {
+        if let Some(builtin) = builtin_value_type(oid) {
             return builtin;
         }
         match row.element {
@@ -141,24 +141,4 @@ impl Types {
             operator_schema: quote::identifier(&row.operator_schema),
         })
     }
-}
-
-/// Fixed oids, from `pg_type.dat` of the Postgres source.
-fn builtin(oid: u32) -> Option<ValueType> {
-    Some(match oid {
-        16 => ValueType::Bool,
-        20 | 21 | 23 | 26 => ValueType::Integer,
-        700 | 701 => ValueType::Float,
-        1700 => ValueType::Numeric,
-        1082 => ValueType::Date,
-        1083 => ValueType::Time,
-        1114 => ValueType::Timestamp,
-        1184 => ValueType::TimestampTz,
-        1186 => ValueType::Interval,
-        17 => ValueType::Bytea,
-        114 | 3802 => ValueType::Json,
-        // "char", name, text, bpchar, varchar, uuid: asked about so often that they need no look-up.
-        18 | 19 | 25 | 1042 | 1043 | 2950 => ValueType::Text,
-        _ => return None,
-    })
 }

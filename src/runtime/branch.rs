@@ -37,6 +37,8 @@ pub(super) struct Branch {
     pub(super) reads: mpsc::UnboundedReceiver<ReadEvent>,
     /// Chunks that were handed out: how many lanes have not accepted them, and of which run they are.
     handed: HashMap<Attempt, (usize, Arc<str>)>,
+    /// Pages that are being read, and for which run.
+    reading: HashMap<Attempt, Arc<str>>,
     clocks: HashMap<Arc<str>, Clock>,
     reported: Instant,
 }
@@ -52,7 +54,14 @@ struct Clock {
 
 impl Branch {
     pub(super) fn new(readers: Readers, reads: mpsc::UnboundedReceiver<ReadEvent>) -> Self {
-        Self { readers, reads, handed: HashMap::new(), clocks: HashMap::new(), reported: Instant::now() }
+        Self {
+            readers,
+            reads,
+            handed: HashMap::new(),
+            reading: HashMap::new(),
+            clocks: HashMap::new(),
+            reported: Instant::now(),
+        }
     }
 
     /// Carries out one command; what follows from it is returned, to be carried out next.
@@ -67,6 +76,8 @@ impl Branch {
         match command {
             Command::Read(request) => {
                 self.clock(&request.run);
+                self.reading.retain(|_, run| *run != request.run);
+                self.reading.insert(request.attempt, Arc::clone(&request.run));
                 self.readers.read(request);
             }
             Command::Emit(emission) => return self.emit(&emission, machine, ledger, lanes, scribe),
@@ -120,12 +131,8 @@ impl Branch {
             let wanted = machine.run(emission.table).map(|run| run.mappings.clone()).unwrap_or_default();
             for (&id, lane) in lanes.iter_mut().filter(|(_, lane)| wanted.contains(lane.name())) {
                 let Some(handle) = lane.handle.as_ref().filter(|_| ledger.follows(id)) else {
-                    // It is backfilled by a run of its own once it works again. It must not stay a part of this
-                    // one, neither here nor in the state: this one's end and cursor say nothing about it.
-                    machine.remove_mapping(emission.table, lane.name());
-                    lane.run = None;
-                    let (run, mapping) = (Arc::clone(&emission.run), lane.name().to_owned());
-                    scribe.note(Note::Leave { run, mapping });
+                    // It is backfilled by a run of its own once it works again.
+                    lane.leave_run(machine, scribe);
                     continue;
                 };
                 let work = ledger.dispatched(id);
@@ -158,8 +165,7 @@ impl Branch {
     pub(super) fn on_read(&mut self, event: ReadEvent, machine: &mut Machine<Rows>) -> Vec<Command<Rows>> {
         match event {
             ReadEvent::Read(read) => {
-                let run = machine.runs().find_map(|(_, view)| view.active.then(|| Arc::clone(view.run)));
-                if let Some(run) = run {
+                if let Some(run) = self.reading.remove(&read.attempt) {
                     self.clock(&run).reading += read.elapsed;
                 }
                 machine.chunk_read(*read)

@@ -112,12 +112,10 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// Whether the config, rather than the world, is to blame.
+    /// Whether the config, rather than the world, is to blame. A plugin that cannot be loaded is not the
+    /// config's fault, and `check` says the same.
     #[must_use]
     pub fn is_config(&self) -> bool {
-        matches!(
-            self,
-            Self::Plugins(_) | Self::Plugin(_) | Self::Sink { .. } | Self::Term(TermError::Config(_))
-        )
+        matches!(self, Self::Sink { .. } | Self::Term(TermError::Config(_)))
     }
 }

@@ -32,6 +32,9 @@ use crate::{
 
 use super::{outlet::Outlet, reread::Rereader};
 
+/// Pieces of work that are transformed before their delivery; their bytes count as queued.
+const TRANSFORMED_AHEAD: usize = 64;
+
 /// What a lane works with now; replaced as a whole when the plugin is swapped.
 #[derive(Debug)]
 pub(super) struct Active {
@@ -117,8 +120,8 @@ impl LaneHandle {
             epoch: AtomicU64::new(0),
             stop,
         });
-        // Two deliveries may wait: one more would only add to the latency of the change behind it.
-        let (deliveries, delivering) = mpsc::channel(2);
+        // What waits here is transformed and goes out together.
+        let (deliveries, delivering) = mpsc::channel(TRANSFORMED_AHEAD);
         let mut tasks = JoinSet::new();
         tasks.spawn(transform_loop(Arc::clone(&shared), incoming, deliveries));
         tasks.spawn(deliver_loop(Arc::clone(&shared), delivering));
@@ -223,25 +226,20 @@ async fn transform_loop(
     stop.run_until_cancelled(work).await;
 }
 
+/// Delivers in order. What has piled up behind a slow sink goes into one call, up to `batch_rows` documents.
 async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Receiver<Delivery>) {
     let stop = shared.stop.clone();
     let work = async {
-        while let Some(Delivery { work, steps, mut timing }) = deliveries.recv().await {
-            if shared.is_stale(&work) {
-                shared.let_drop(&work);
-                continue;
+        while let Some(first) = deliveries.recv().await {
+            let mut together = vec![first];
+            let mut documents: u64 = together[0].timing.documents;
+            while documents < shared.settings.batch_rows as u64
+                && let Ok(next) = deliveries.try_recv()
+            {
+                documents += next.timing.documents;
+                together.push(next);
             }
-            let started = std::time::Instant::now();
-            for step in &steps {
-                shared.until_it_works(&work, Stage::Deliver, || shared.carry_out(step)).await;
-            }
-            timing.delivering = started.elapsed();
-            shared.let_drop(&work);
-            if shared.is_stale(&work) {
-                continue;
-            }
-            let Work { id, chunk, .. } = work;
-            shared.tell(LaneEvent::Accepted { lane: shared.settings.id, work: id, chunk, timing });
+            shared.deliver(together).await;
         }
     };
     stop.run_until_cancelled(work).await;
@@ -251,6 +249,18 @@ async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Receiver<Delive
 enum Stage {
     Transform,
     Deliver,
+}
+
+/// Appends a step; documents of the same kind join those before them.
+fn push_step(steps: &mut Vec<Step>, step: Step) {
+    match (steps.last_mut(), step) {
+        (Some(Step::Deliver(before)), Step::Deliver(more))
+            if (before.origin, before.generation) == (more.origin, more.generation) =>
+        {
+            before.append(&more);
+        }
+        (_, step) => steps.push(step),
+    }
 }
 
 impl Step {
@@ -365,6 +375,34 @@ impl Shared {
         steps.push(Step::Deliver(documents));
         steps.retain(|step| !matches!(step, Step::Deliver(documents) if documents.is_empty()));
         Ok(steps)
+    }
+
+    /// Delivers several pieces of work, those that are not given up meanwhile, and reports them accepted.
+    async fn deliver(&self, deliveries: Vec<Delivery>) {
+        let started = std::time::Instant::now();
+        let (stale, live): (Vec<_>, Vec<_>) =
+            deliveries.into_iter().partition(|delivery| self.is_stale(&delivery.work));
+        stale.iter().for_each(|delivery| self.let_drop(&delivery.work));
+        let mut steps: Vec<Step> = Vec::new();
+        let mut works = Vec::new();
+        for delivery in live {
+            delivery.steps.into_iter().for_each(|step| push_step(&mut steps, step));
+            works.push((delivery.work, delivery.timing));
+        }
+        let Some((first, _)) = works.first() else { return };
+        for step in &steps {
+            self.until_it_works(first, Stage::Deliver, || self.carry_out(step)).await;
+        }
+        let delivering = started.elapsed() / u32::try_from(works.len()).unwrap_or(1);
+        for (work, timing) in works {
+            self.let_drop(&work);
+            if self.is_stale(&work) {
+                continue;
+            }
+            let Work { id, chunk, .. } = work;
+            let timing = Timing { delivering, ..timing };
+            self.tell(LaneEvent::Accepted { lane: self.settings.id, work: id, chunk, timing });
+        }
     }
 
     async fn carry_out(&self, step: &Step) -> Result<(), Failure> {

@@ -6,7 +6,7 @@
 //!
 //! - how a process comes up and goes down → `supervisor`, `shutdown`
 //! - one leadership from lock to release → `term`, with `source` and `plan`
-//! - the loop over the stream → `pump`; one mapping → `lane`; the backfill → `branch`, `readers`
+//! - the loop over the stream → `pump`; a plugin that changes → `reload`, `swap`; one mapping → `lane`; the backfill → `branch`, `readers`
 //! - what is written down → `scribe`
 
 mod branch;
@@ -23,6 +23,7 @@ mod scribe;
 mod shutdown;
 mod source;
 mod supervisor;
+mod swap;
 pub mod telemetry;
 mod term;
 

@@ -10,9 +10,7 @@ use tracing::{info, warn};
 use crate::{
     config::{Config, Mapping, resolve_mappings},
     model::EntityName,
-    pipeline::{
-        Decision, DocumentRules, Identity, Inputs, PluginStamp, RolloutPolicy, Route, Stored, Wanted, compare,
-    },
+    pipeline::{Decision, DocumentRules, Identity, Stored, Wanted, compare},
     plugin::Plugin,
     postgres::{self, Catalog, Client, Finding, PreflightRequest, Severity},
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
@@ -25,8 +23,8 @@ use super::{error::TermError, lane::Active, reload::PluginSet, source::Source};
 pub struct WantedMapping {
     /// As resolved.
     pub mapping: Mapping,
-    /// What its documents come from.
-    pub identity: Identity,
+    /// As the rollout compares it: what its documents come from, and what may be done about a difference.
+    pub rollout: Wanted,
     names_ids: bool,
 }
 
@@ -117,23 +115,9 @@ pub fn wanted(
     }
     let complete = |mapping: Mapping| {
         let plugin = plugins.plugins.get(&mapping.transform)?;
-        let identity = Identity {
-            route: Route {
-                entity: mapping.entity.to_string(),
-                sink: mapping.sink.clone(),
-                sink_kind: config.sinks.get(&mapping.sink)?.kind().to_owned(),
-                destination: mapping.destination.clone(),
-            },
-            transform: PluginStamp {
-                name: plugin.revision().name.clone(),
-                version: plugin.revision().version.clone(),
-                sha256: plugin.revision().sha256.clone(),
-            },
-            sink_plugin: None,
-            version_key: mapping.version.clone(),
-            inputs: Inputs::of(plugin.description()),
-        };
-        Some(WantedMapping { mapping, identity, names_ids: plugin.description().names_ids })
+        let kind = config.sinks.get(&mapping.sink)?.kind();
+        let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind);
+        Some(WantedMapping { mapping, rollout, names_ids: plugin.description().names_ids })
     };
     Ok(mappings.mappings.into_iter().filter_map(complete).collect())
 }
@@ -141,17 +125,7 @@ pub fn wanted(
 /// The same as `pipeline::compare` takes it.
 #[must_use]
 pub fn wanted_identities(wanted: &[WantedMapping]) -> Vec<Wanted> {
-    let one = |wanted: &WantedMapping| Wanted {
-        name: wanted.mapping.name.clone(),
-        identity: wanted.identity.clone(),
-        policy: RolloutPolicy {
-            auto_backfill: wanted.mapping.policy.auto_backfill,
-            auto_backfill_on_version_change: wanted.mapping.policy.auto_backfill_on_version_change,
-            purge_on_change: wanted.mapping.policy.purge_on_change,
-            rederive_patch: wanted.mapping.rederive_patch,
-        },
-    };
-    wanted.iter().map(one).collect()
+    wanted.iter().map(|wanted| wanted.rollout.clone()).collect()
 }
 
 /// Everything that is wrong with the source for these mappings. Touches nothing.
@@ -312,11 +286,12 @@ fn plan_one(
     table: TableState,
     source: &Source,
 ) -> Result<Planned, TermError> {
-    let WantedMapping { mapping, identity, .. } = wanted;
-    let identity = identity_text(&mapping.name, &identity)?;
+    let WantedMapping { mapping, rollout, .. } = wanted;
+    let identity = identity_text(&mapping.name, &rollout.identity)?;
     let fresh = StoredMapping {
         name: mapping.name.clone(),
         entity: mapping.entity.clone(),
+        table_oid: table.oid,
         identity,
         generation: 1,
         built: 0,
@@ -353,6 +328,17 @@ fn plan_one(
         }
         (Some(before), _) => StoredMapping { status: MappingStatus::Running, ..before.clone() },
     };
+    if let Some(before) = before.filter(|before| refusal.is_none() && before.table_oid != table.oid) {
+        warn!(
+            mapping = mapping.name,
+            entity = %mapping.entity,
+            "the table was dropped and created again, or another one was given its name: its documents are purged \
+             where the sink can, and rebuilt",
+        );
+        (stored.generation, stored.table_oid) = (before.generation + 1, table.oid);
+        stored.built = stored.built.min(before.generation);
+        purge = true;
+    }
     if source.repaired && before.is_some() {
         stored.generation += 1;
         stored.accepted = source.confirmed;

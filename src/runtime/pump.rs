@@ -14,13 +14,13 @@ use std::{
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, warn};
 
 use crate::{
     backfill::{Machine, Marker},
     model::{ChangeBatch, Lsn},
     pgoutput::{Assembler, Decoder, Frame, Handled, RawRelation, transaction::Committed},
-    pipeline::{Decision, Difference, LaneId, Ledger, Step, Subscriptions, compare},
+    pipeline::{LaneId, Ledger, Subscriptions},
     postgres::{ReplicationStream, StatusHandle},
     state::MappingStatus,
 };
@@ -29,7 +29,7 @@ use super::{
     branch::Branch,
     error::TermError,
     lane::{LaneEvent, LaneHandle},
-    plan::{self, ReloadContext},
+    plan::ReloadContext,
     relations::Relations,
     reload::PluginSet,
     scribe::{Note, Scribe, ScribeEvent},
@@ -46,6 +46,9 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Work that keeps both halves of a lane busy: one piece is delivered, one transformed.
 const ENOUGH_IN_HAND: usize = 2;
+
+/// How long a drain waits for what was delivered to become visible; what does not is streamed again.
+const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Bounds of the pump.
 #[derive(Clone, Debug)]
@@ -113,6 +116,7 @@ struct Connection {
     status: StatusHandle,
     decoder: Decoder,
     assembler: Assembler,
+    reading_since: Instant,
 }
 
 impl Pump {
@@ -128,7 +132,8 @@ impl Pump {
     ) -> Result<Stopped, TermError> {
         let status = stream.status();
         let (decoder, assembler) = (Decoder::new(), Assembler::new());
-        let mut connection = Connection { stream, status, decoder, assembler };
+        let reading_since = Instant::now();
+        let mut connection = Connection { stream, status, decoder, assembler, reading_since };
         let stopped = self.pump(&mut connection, reloads, shutdown).await?;
         if !matches!(stopped, Stopped::Restream(_)) {
             self.drain(&mut connection).await?;
@@ -149,6 +154,9 @@ impl Pump {
         ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let may_read = self.may_read();
+            if !may_read {
+                connection.reading_since = Instant::now();
+            }
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(Stopped::Shutdown),
@@ -160,11 +168,12 @@ impl Pump {
                         return Ok(stopped);
                     }
                 }
+                // Before the stream, which may never pause.
+                _ = ticker.tick() => self.on_tick(connection)?,
                 filled = connection.stream.fill(), if may_read => {
                     filled?;
                     self.take_buffered(connection).await?;
                 }
-                _ = ticker.tick() => self.on_tick(connection)?,
             }
             if may_read != self.may_read() && self.may_read() {
                 // What had to wait in the buffer for room in a lane.
@@ -221,6 +230,11 @@ impl Pump {
         if !self.subscriptions.contains(&raw.name) {
             connection.assembler.define_ignored(raw.oid);
             return Ok(());
+        }
+        let recreated =
+            |lane: &Lane| lane.planned.stored.entity == raw.name && lane.planned.table.oid != raw.oid;
+        if self.lanes.values().any(recreated) {
+            return Err(TermError::Recreated { entity: raw.name });
         }
         let (relation, change) = self.relations.resolve(&raw).await?;
         connection.assembler.define(relation)?;
@@ -293,10 +307,8 @@ impl Pump {
     /// behind everything that was read ahead. Where a chunk is emitted is where it is judged, so that waiting
     /// costs nothing but time.
     fn put_live_first(&mut self) {
-        let has_enough = |(&id, lane): (&LaneId, &Lane)| {
-            let works = lane.handle.as_ref().is_some_and(|handle| !handle.failing());
-            works && self.ledger.outstanding(id) >= ENOUGH_IN_HAND
-        };
+        let has_enough =
+            |(&id, lane): (&LaneId, &Lane)| lane.works() && self.ledger.outstanding(id) >= ENOUGH_IN_HAND;
         let busy = self.lanes.iter().any(has_enough);
         if busy != self.yielding {
             self.yielding = busy;
@@ -311,20 +323,21 @@ impl Pump {
         let limit = self.settings.queue_bytes;
         let mut room = true;
         let mut rewound = Vec::new();
-        for (&id, lane) in &self.lanes {
+        for (&id, lane) in &mut self.lanes {
             let Some(handle) = &lane.handle else { continue };
             if handle.queued_bytes() < limit || !self.ledger.follows(id) {
                 continue;
             }
             if handle.failing() {
                 warn!(
-                    mapping = lane.name(),
+                    mapping = lane.planned.stored.name,
                     position = %self.ledger.position(id),
                     queued_bytes = handle.queued_bytes(),
                     "fell behind while failing: its queue is let go, the slot keeps what it has not accepted",
                 );
                 handle.let_go();
                 self.ledger.freeze(id);
+                lane.leave_run(&mut self.machine, &self.scribe);
                 rewound.push(lane.planned.table.oid);
             } else {
                 room = false;
@@ -373,12 +386,17 @@ impl Pump {
                 if let Some(handle) = &mut state.handle {
                     handle.set_failing(true);
                 }
+                let (table, waits) = (state.planned.table.oid, state.run.is_some());
                 self.scribe.note(Note::MappingStatus {
                     mapping: state.name().to_owned(),
                     status: MappingStatus::Failing,
                     error: Some(failure.to_string()),
                     attempts,
                 });
+                if waits {
+                    let commands = self.machine.delivery_failed(table, failure.to_string(), now_micros());
+                    self.carry_out(commands);
+                }
             }
             LaneEvent::Recovered { lane } => {
                 let Some(state) = self.lanes.get_mut(&lane) else { return };
@@ -426,7 +444,9 @@ impl Pump {
     }
 
     fn on_tick(&mut self, connection: &mut Connection) -> Result<(), TermError> {
-        if connection.status.silence() > self.settings.silence_limit {
+        // A link that we do not read from, because the lanes are full, is not silent.
+        let silence = connection.status.silence().min(connection.reading_since.elapsed());
+        if silence > self.settings.silence_limit {
             return Err(TermError::Silent { limit: self.settings.silence_limit });
         }
         let commands = self.machine.tick(now_micros());
@@ -481,7 +501,7 @@ impl Pump {
         self.scribe.note(Note::Positions { confirmed, accepted });
     }
 
-    // --- backfill and reload --------------------------------------------------------------------------
+    // --- backfill -------------------------------------------------------------------------------------
 
     pub(super) fn carry_out(&mut self, commands: Vec<crate::backfill::Command<Arc<ChangeBatch>>>) {
         let mut commands = std::collections::VecDeque::from(commands);
@@ -498,143 +518,6 @@ impl Pump {
         }
     }
 
-    /// Begins the runs that stored progress and decisions ask for.
-    pub(super) fn begin_backfills(&mut self) {
-        let purges: Vec<LaneId> =
-            self.lanes.values().filter(|lane| lane.planned.purge).map(|lane| lane.id).collect();
-        for id in purges {
-            self.purge(id);
-        }
-        let specs = self.branch.first_runs(&mut self.lanes, &self.ledger, &self.scribe);
-        for spec in specs {
-            let commands = self.machine.add(spec);
-            self.carry_out(commands);
-        }
-    }
-
-    /// Lanes that follow the stream again may have left their run.
-    pub(super) fn resume_backfills(&mut self, lanes: &[LaneId]) {
-        for &id in lanes {
-            let waits = |lane: &Lane| lane.run.is_none() && lane.planned.needs_backfill();
-            if self.lanes.get(&id).is_some_and(waits) {
-                self.rebuild(id);
-            }
-        }
-    }
-
-    fn rebuild(&mut self, id: LaneId) {
-        if let Some(spec) = self.branch.run_for(&mut self.lanes, id, &self.ledger, &self.scribe) {
-            let commands = self.machine.add(spec);
-            self.carry_out(commands);
-        }
-    }
-
-    /// Empties a mapping's destination, in its place in the order.
-    fn purge(&mut self, id: LaneId) {
-        if let Some(handle) = self.lanes.get(&id).and_then(|lane| lane.handle.as_ref()) {
-            let work = self.ledger.dispatched(id);
-            handle.purge(work);
-        }
-    }
-
-    /// Plugins changed: lanes whose transform is another version now are swapped at this boundary, and
-    /// rebuilt beside the stream. What cannot be done in a running term ends it.
-    fn on_reload(&mut self, plugins: Arc<PluginSet>) -> Result<Option<Stopped>, TermError> {
-        let wanted = match plan::wanted(&self.context.config, &plugins) {
-            Ok(wanted) => wanted,
-            Err(error) => {
-                warn!("the changed plugins do not fit the config, what ran before goes on: {error}");
-                return Ok(None);
-            }
-        };
-        let stored = plan::identities(self.lanes.values().map(|lane| &lane.planned.stored))?;
-        let steps = compare(&plan::wanted_identities(&wanted), &stored, self.context.dev);
-        let in_place = |step: &Step| self.swappable(step);
-        if !steps.iter().all(in_place) {
-            return Ok(Some(Stopped::Reconfigure(plugins)));
-        }
-        for step in steps {
-            let wanted = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
-            let lane = self.lanes.values().find(|lane| lane.name() == step.mapping).map(|lane| lane.id);
-            if let (Some(wanted), Some(id)) = (wanted, lane) {
-                self.swap(id, wanted, &step.decision, &plugins)?;
-            }
-        }
-        Ok(None)
-    }
-
-    /// Whether a running lane can do what a decision asks for.
-    fn swappable(&self, step: &Step) -> bool {
-        let lane = self.lanes.values().find(|lane| lane.name() == step.mapping);
-        let runs = lane.is_some_and(|lane| lane.handle.is_some());
-        match &step.decision {
-            Decision::Unchanged | Decision::Adopt { .. } => runs,
-            Decision::Rebuild { differences, .. } => {
-                let moves = |difference: &Difference| {
-                    matches!(difference, Difference::Route { .. } | Difference::Inputs { .. })
-                };
-                runs && !differences.iter().any(moves)
-            }
-            Decision::Refused { .. } => lane.is_some(),
-            Decision::New { .. } | Decision::Removed => false,
-        }
-    }
-
-    fn swap(
-        &mut self,
-        id: LaneId,
-        wanted: &plan::WantedMapping,
-        decision: &Decision,
-        plugins: &PluginSet,
-    ) -> Result<(), TermError> {
-        let (rebuild, purge) = match decision {
-            Decision::Rebuild { backfill, purge, .. } => (Some(*backfill), *purge),
-            Decision::Adopt { .. } => (None, false),
-            Decision::Refused { conflicts } => {
-                let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
-                error!(
-                    mapping = wanted.mapping.name,
-                    "the changed plugin is refused and the revision that runs stays: {}",
-                    conflicts.join("; ")
-                );
-                return Ok(());
-            }
-            _ => return Ok(()),
-        };
-        let (Some(lane), Some(plugin)) =
-            (self.lanes.get_mut(&id), plugins.plugins.get(&wanted.mapping.transform))
-        else {
-            return Ok(());
-        };
-        let stored = &mut lane.planned.stored;
-        stored.identity = plan::identity_text(&wanted.mapping.name, &wanted.identity)?;
-        if let Some(backfill) = rebuild {
-            stored.built = plan::built_by_change(stored, backfill);
-            stored.generation += 1;
-        }
-        stored.accepted = self.ledger.position(id);
-        info!(
-            mapping = stored.name,
-            plugin = %plugin.revision(),
-            generation = stored.generation,
-            rebuild = rebuild.unwrap_or(false),
-            lsn = %self.ledger.processed(),
-            "swapped its transform",
-        );
-        let active = plan::active(&self.context.config, &wanted.mapping, stored.generation, plugin);
-        self.scribe.note(Note::Mapping(Box::new(stored.clone())));
-        if let Some(handle) = &lane.handle {
-            handle.replace(active);
-        }
-        if purge {
-            self.purge(id);
-        }
-        if rebuild == Some(true) {
-            self.rebuild(id);
-        }
-        Ok(())
-    }
-
     // --- ending ---------------------------------------------------------------------------------------
 
     /// Delivers and confirms what is in hand; gives up at the limit.
@@ -642,14 +525,14 @@ impl Pump {
         if !connection.assembler.in_transaction() {
             self.flush(connection);
         }
+        let began = Instant::now();
         let limit = tokio::time::sleep(self.settings.drain_limit);
         tokio::pin!(limit);
         let mut ticker = tokio::time::interval(TICK);
         loop {
-            let healthy = |lane: &Lane| lane.handle.as_ref().is_some_and(|handle| !handle.failing());
             let waiting =
-                self.lanes.iter().any(|(&id, lane)| healthy(lane) && self.ledger.outstanding(id) > 0);
-            let settled = self.machine.limbo().is_empty();
+                self.lanes.iter().any(|(&id, lane)| lane.works() && self.ledger.outstanding(id) > 0);
+            let settled = self.machine.limbo().is_empty() || began.elapsed() > SETTLE_LIMIT;
             if !waiting && settled && self.confirmable() > self.saving.noted {
                 self.save_positions();
             }

@@ -110,7 +110,15 @@ async fn publish(
     let plan = PublicationPlan { name: &settings.publication, managed: settings.manage_publication, tables };
     let change = ensure_publication(control, &plan).await?;
     if change.created || !change.added.is_empty() || !change.dropped.is_empty() {
-        info!(publication = settings.publication, ?change, "published the mapped tables");
+        let names =
+            |tables: &[EntityName]| tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        info!(
+            publication = settings.publication,
+            created = change.created,
+            added = names(&change.added),
+            dropped = names(&change.dropped),
+            "published the mapped tables"
+        );
     }
     Ok(())
 }

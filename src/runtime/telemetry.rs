@@ -5,39 +5,53 @@
 
 use std::io::{self, IsTerminal};
 
-use tracing_subscriber::{EnvFilter, util::SubscriberInitExt};
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{LogFormat, LogLevel};
 
 /// Starts logging for this process. A second call changes nothing.
 pub fn start(format: LogFormat, level: LogLevel) {
-    let filter = EnvFilter::new(directives(level));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    // An error means that somebody else, such as a test harness, listens already: let them.
-    let _already = match format {
-        LogFormat::Json => builder.json().flatten_event(true).finish().try_init(),
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr);
+    let layer = match format {
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
         LogFormat::Text => {
             let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-            builder.with_ansi(colours).finish().try_init()
+            lines.with_ansi(colours).boxed()
         }
     };
+    // An error means that somebody else, such as a test harness, listens already: let them.
+    let _already = tracing_subscriber::registry().with(layer.with_filter(targets(level))).try_init();
 }
 
-fn directives(level: LogLevel) -> String {
-    let others = if level == LogLevel::Error { "error" } else { "warn" };
-    format!("{others},anabranch={}", level.as_str())
+/// What is heard of whom.
+fn targets(level: LogLevel) -> Targets {
+    let own = match level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    Targets::new().with_default(own.min(LevelFilter::WARN)).with_target("anabranch", own)
 }
 
 #[cfg(test)]
 mod tests {
+    use tracing::Level;
+
     use super::*;
 
     #[test]
     fn c096_libraries_are_never_heard_below_warnings() {
         for (_, level) in LogLevel::ALL {
-            let directives = directives(level);
-            assert!(directives.parse::<EnvFilter>().is_ok());
-            assert!(directives.starts_with("warn,") || directives.starts_with("error,"));
+            let targets = targets(level);
+            assert!(targets.would_enable("anabranch::runtime", &Level::ERROR));
+            assert!(targets.would_enable("tokio_postgres", &Level::ERROR));
+            assert!(!targets.would_enable("tokio_postgres", &Level::INFO));
+            assert_eq!(targets.would_enable("tokio_postgres", &Level::WARN), level != LogLevel::Error);
         }
+        assert!(targets(LogLevel::Debug).would_enable("anabranch::plugin", &Level::DEBUG));
     }
 }

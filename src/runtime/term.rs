@@ -13,7 +13,7 @@ use tracing::{error, info, warn};
 use crate::{
     backfill::{Machine, PageSettings, Settings as BackfillMachineSettings, everything_before},
     config::Config,
-    model::Lsn,
+    model::{ChangeBatch, Lsn},
     pipeline::{LaneId, Ledger, Subscriptions},
     postgres::{Client, ConnectSettings, Leadership, Purpose, StreamOptions},
     state::Store,
@@ -30,7 +30,7 @@ use super::{
     relations::Relations,
     reload::PluginSet,
     reread::Rereader,
-    scribe::Scribe,
+    scribe::{Note, Scribe},
     source::{self, Source},
 };
 
@@ -156,6 +156,22 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn name(&self) -> &str {
         &self.planned.stored.name
+    }
+
+    /// Whether it runs, and the last thing heard of it was no failure.
+    pub(super) fn works(&self) -> bool {
+        self.handle.as_ref().is_some_and(|handle| !handle.failing())
+    }
+
+    /// Leaves its run, which goes on for the other mappings: it does not follow the stream any more, and gets
+    /// a run of its own when it does again. Neither here nor in the state may the run's end or cursor say
+    /// anything about it.
+    pub(super) fn leave_run(&mut self, machine: &mut Machine<Arc<ChangeBatch>>, scribe: &Scribe) {
+        if let Some(run) = self.run.take() {
+            let mapping = self.planned.stored.name.clone();
+            machine.remove_mapping(self.planned.table.oid, &mapping);
+            scribe.note(Note::Leave { run, mapping });
+        }
     }
 }
 

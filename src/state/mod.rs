@@ -41,6 +41,8 @@ pub struct StoredMapping {
     pub name: String,
     /// Its table.
     pub entity: EntityName,
+    /// The table's oid: another one under the same name is another table.
+    pub table_oid: u32,
     /// What its documents come from: `pipeline::Identity` as JSON.
     pub identity: String,
     /// How often it was rebuilt, from 1.

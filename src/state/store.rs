@@ -114,7 +114,7 @@ impl Store {
 
     /// All mappings, by name.
     pub async fn mappings(&self, client: &Client) -> Result<Vec<StoredMapping>, StateError> {
-        let query = "select name, entity, identity::text, generation, built, accepted::text, status, last_error, \
+        let query = "select name, entity, table_oid, identity::text, generation, built, accepted::text, status, last_error, \
                      attempts from anabranch.mapping where installation = $1 order by name";
         let rows = client
             .query(query, &[&self.installation])
@@ -127,13 +127,14 @@ impl Store {
     /// unfinished run of it is forgotten, in the same statement: what that has read was made by the old one.
     pub async fn save_mapping(&self, client: &Client, wanted: &StoredMapping) -> Result<(), StateError> {
         let query = "with outdated as (delete from anabranch.run as r using anabranch.mapping as m \
-                     where m.installation = $1 and m.name = $2 and m.generation <> $5 \
+                     where m.installation = $1 and m.name = $2 and m.generation <> $6 \
                      and r.installation = $1 and $2 = any (r.mappings) and r.status <> 'complete') \
-                     insert into anabranch.mapping (installation, name, entity, identity, generation, built, \
-                     accepted, status, last_error, attempts) \
-                     values ($1, $2, $3, $4::text::jsonb, $5, $6, $7::text::pg_lsn, $8, $9, $10) \
+                     insert into anabranch.mapping (installation, name, entity, table_oid, identity, generation, \
+                     built, accepted, status, last_error, attempts) \
+                     values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11) \
                      on conflict (installation, name) do update set entity = excluded.entity, \
-                     identity = excluded.identity, generation = excluded.generation, built = excluded.built, \
+                     table_oid = excluded.table_oid, identity = excluded.identity, \
+                     generation = excluded.generation, built = excluded.built, \
                      accepted = excluded.accepted, status = excluded.status, last_error = excluded.last_error, \
                      attempts = excluded.attempts, updated_at = now()";
         client
@@ -143,6 +144,7 @@ impl Store {
                     &self.installation,
                     &wanted.name,
                     &wanted.entity.to_string(),
+                    &wanted.table_oid,
                     &wanted.identity,
                     &wanted.generation,
                     &wanted.built,
@@ -342,18 +344,19 @@ fn entity(what: &'static str, row: &Row, column: usize) -> Result<EntityName, St
 
 fn mapping(row: &Row) -> Result<StoredMapping, StateError> {
     let all = [MappingStatus::Running, MappingStatus::Failing, MappingStatus::Refused];
-    let word: &str = row.get(6);
+    let word: &str = row.get(7);
     let status = all.into_iter().find(|status| status.as_str() == word);
     Ok(StoredMapping {
         name: row.get(0),
         entity: entity("mapping.entity", row, 1)?,
-        identity: row.get(2),
-        generation: row.get(3),
-        built: row.get(4),
-        accepted: lsn("mapping.accepted", row, 5)?,
+        table_oid: row.get(2),
+        identity: row.get(3),
+        generation: row.get(4),
+        built: row.get(5),
+        accepted: lsn("mapping.accepted", row, 6)?,
         status: status.ok_or_else(|| malformed("mapping.status", word))?,
-        last_error: row.get(7),
-        attempts: row.get(8),
+        last_error: row.get(8),
+        attempts: row.get(9),
     })
 }
 

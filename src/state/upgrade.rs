@@ -26,6 +26,7 @@ const STEPS: &[&str] = &[r"
         installation text not null,
         name text not null,
         entity text not null,
+        table_oid oid not null,
         identity jsonb not null,
         generation bigint not null,
         built bigint not null,

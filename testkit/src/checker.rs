@@ -168,19 +168,47 @@ impl Destination {
         Ok(Some(parsed(id, &row.get::<_, String>(0)?)?))
     }
 
-    /// How many documents were written by a commit at or after `lsn` (Postgres's text, `0/16B3748`): after a
-    /// rebuild all of them, without one only what changed in the source since.
-    pub fn written_since(&self, lsn: &str) -> Result<u64> {
-        let since = position(lsn)?;
-        let Some(connection) = self.open()? else { return Ok(0) };
-        let mut statement = connection.prepare(&format!("select updated_lsn from {}", self.quoted()))?;
-        let mut rows = statement.query([])?;
-        let mut written = 0;
-        while let Some(row) = rows.next()? {
-            let text: String = row.get(0)?;
-            written += u64::from(position(&text)? >= since);
-        }
-        Ok(written)
+    /// Notes from now on which documents are written, by triggers in the destination's own file: whoever
+    /// writes, and whether or not a document changes.
+    pub fn note_writes(&self) -> Result<()> {
+        let (table, noted) = (self.quoted(), self.noted());
+        // No `or ignore`: the conflict policy of the statement that fires a trigger rules inside it.
+        let note = format!(
+            "begin insert into {noted} select new.id where not exists (select 1 from {noted} where id = new.id); end"
+        );
+        let batch = format!(
+            "begin immediate;
+             create table if not exists {noted} (id text primary key) without rowid;
+             delete from {noted};
+             create trigger if not exists \"noted {0} insert\" after insert on {table} {note};
+             create trigger if not exists \"noted {0} update\" after update on {table} {note};
+             commit;",
+            self.table.replace('"', "\"\"")
+        );
+        let noting = || -> rusqlite::Result<()> {
+            let connection = Connection::open(&self.file)?;
+            connection.busy_timeout(Duration::from_secs(10))?;
+            connection.execute_batch(&batch)
+        };
+        noting().with_context(|| format!("cannot note writes in {}", self.file.display()))
+    }
+
+    /// Of how many documents that there are now a write was noted since [`note_writes`](Self::note_writes), and
+    /// how many there are: after a rebuild the same, without one only what changed in the source meanwhile.
+    pub fn written(&self) -> Result<(u64, u64)> {
+        let Some(connection) = self.open()? else { return Ok((0, 0)) };
+        let (table, noted) = (self.quoted(), self.noted());
+        let query = format!(
+            "select (select count(*) from {noted} where id in (select id from {table})),
+                    (select count(*) from {table})"
+        );
+        let (written, of): (i64, i64) =
+            connection.query_row(&query, [], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        Ok((u64::try_from(written)?, u64::try_from(of)?))
+    }
+
+    fn noted(&self) -> String {
+        format!("\"noted {}\"", self.table.replace('"', "\"\""))
     }
 
     fn quoted(&self) -> String {
@@ -350,11 +378,6 @@ impl<'a> Pages<'a> {
     async fn close(self) -> Result<()> {
         Ok(self.source.batch_execute("commit").await?)
     }
-}
-
-fn position(text: &str) -> Result<u64> {
-    let (high, low) = text.split_once('/').with_context(|| format!("{text:?} is no position in the WAL"))?;
-    Ok((u64::from_str_radix(high, 16)? << 32) | u64::from_str_radix(low, 16)?)
 }
 
 fn parsed(id: &str, text: &str) -> Result<Value> {

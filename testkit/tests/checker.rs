@@ -63,3 +63,27 @@ async fn the_same_seed_does_the_same() {
     }
     assert_eq!(states[0], states[1]);
 }
+
+#[test]
+fn writes_are_noted_also_where_nothing_changes() -> anyhow::Result<()> {
+    let directory = tempfile::tempdir()?;
+    let file = directory.path().join("noted.db");
+    fill_for_test(&file, "products", &[("1", "{}"), ("2", "{}")])?;
+    let destination = Destination::new(&file, "products");
+    destination.note_writes()?;
+    assert_eq!(destination.written()?, (0, 2));
+    let connection = rusqlite::Connection::open(&file)?;
+    // Twice: a note that fails would fail the write.
+    for _ in 0..2 {
+        connection.execute(
+            "insert into products values ('2', '{}') on conflict (id) do update set document = excluded.document",
+            [],
+        )?;
+    }
+    connection.execute_batch(
+        "insert into products values ('3', '{}');
+         delete from products where id = '3'",
+    )?;
+    assert_eq!(destination.written()?, (1, 2));
+    Ok(())
+}

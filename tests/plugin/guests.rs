@@ -61,7 +61,7 @@ pub fn hostile() -> PathBuf {
 pub fn short() -> HostSettings {
     HostSettings {
         memory: 16 << 20,
-        call_deadline: Duration::from_millis(500),
+        call_deadline: Duration::from_secs(2),
         max_output: 4 << 20,
         instances: 2,
         ..HostSettings::default()

@@ -164,7 +164,7 @@ async fn c089_a_file_that_is_copied_slowly_is_loaded_when_it_is_complete() {
 
 fn entries(cache: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
-    let mut left = vec![cache.join("modules")];
+    let mut left = vec![cache.join("code/modules")];
     while let Some(directory) = left.pop() {
         for entry in fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
@@ -211,4 +211,17 @@ fn c087_a_bad_cache_entry_is_a_miss() {
     fs::write(cache.path().join("sums"), "\u{0}nonsense").unwrap();
     assert_eq!(use_of(), (0, 2), "nothing is known of the entries");
     assert_eq!(use_of(), (2, 0), "warm again");
+}
+
+#[test]
+fn the_sdks_bindings_are_those_of_the_interface() {
+    let root = testkit::paths::repository();
+    let parts = ["host", "plugin", "types", "worlds"]
+        .map(|name| fs::read(root.join(format!("wit/v1/{name}.wit"))).unwrap());
+    let line = format!("// wit {}", anabranch::plugin::artifact::sha256(&parts.concat()));
+    let generated = fs::read_to_string(root.join("plugins/sdk-rust/src/generated.rs")).unwrap();
+    assert!(
+        generated.contains(&line),
+        "wit/v1 changed: renew plugins/sdk-rust/src/generated.rs as its head says ({line})"
+    );
 }

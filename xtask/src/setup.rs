@@ -25,7 +25,8 @@ pub(crate) fn postgres() -> Result<String> {
 
 /// Builds the `anabranch` binary; returns its path.
 pub(crate) fn host(release: bool) -> Result<PathBuf> {
-    let mut arguments = vec!["build", "--package", "anabranch", "--bin", "anabranch"];
+    // No `--package`: dependencies keep the features that they have for the tests, and are compiled once.
+    let mut arguments = vec!["build", "--bin", "anabranch"];
     if release {
         arguments.push("--release");
     }

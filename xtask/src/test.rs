@@ -17,6 +17,11 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut steps = Steps::new();
+    // A part of the tests only, or everything.
+    let whole = arguments.filter.is_none();
+    if whole {
+        lint::formatting(&mut steps);
+    }
     let mut host = None;
     // Without these nothing else can succeed.
     let ready = steps.step("a Rust for guests", setup::toolchain)
@@ -31,17 +36,16 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !ready {
         return Ok(steps.finish("test"));
     }
-    if arguments.filter.is_none() {
-        lint::formatting_and_clippy(&mut steps);
-    }
     let filter = arguments.filter.as_deref();
-    steps.step("tests", || test(cargo(&["test", "--workspace", "--no-fail-fast"]).args(filter)));
+    steps.step("tests", || test(cargo(&["test", "--no-fail-fast"]).args(filter)));
     steps.step("tests of the guests and their SDK", || {
         // Natively: a transform is tested without WebAssembly.
         test(cargo(&["test", "--workspace", "--no-fail-fast", "--manifest-path", GUESTS]).args(filter))
     });
-    if arguments.filter.is_none() {
+    if whole {
+        lint::clippy(&mut steps);
         lint::documentation(&mut steps);
+        lint::dependencies(&mut steps);
     }
     Ok(steps.finish("test"))
 }

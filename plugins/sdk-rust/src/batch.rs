@@ -107,7 +107,8 @@ fn header(batch: &[u8]) -> Result<Header<'_>, Failure> {
     let mut columns = Vec::new();
     let mut origin = Origin::Stream;
     let mut changes = None;
-    for _ in 0..reader.map()? {
+    let entries = reader.map()?;
+    for entry in 1..=entries {
         match reader.text()? {
             "v" => {
                 let version = reader.unsigned()?;
@@ -121,7 +122,10 @@ fn header(batch: &[u8]) -> Result<Header<'_>, Failure> {
             "origin" => {}
             "changes" => {
                 changes = Some(reader);
-                reader.skip()?;
+                // The last key as a rule: nothing comes after it that were worth the way.
+                if entry < entries {
+                    reader.skip()?;
+                }
             }
             _ => reader.skip()?,
         }

@@ -50,14 +50,12 @@ const HEX: &[u8; 16] = b"0123456789abcdef";
 
 fn string(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
-    let bytes = text.as_bytes();
-    let mut from = 0;
-    for (at, &byte) in bytes.iter().enumerate() {
-        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
-            continue;
-        }
-        out.extend_from_slice(&bytes[from..at]);
-        from = at + 1;
+    let mut rest = text.as_bytes();
+    loop {
+        let plain = plain_run(rest);
+        out.extend_from_slice(&rest[..plain]);
+        let Some(&byte) = rest.get(plain) else { break };
+        rest = &rest[plain + 1..];
         match byte {
             b'"' => out.extend_from_slice(b"\\\""),
             b'\\' => out.extend_from_slice(b"\\\\"),
@@ -71,8 +69,27 @@ fn string(text: &str, out: &mut Vec<u8>) {
             }
         }
     }
-    out.extend_from_slice(&bytes[from..]);
     out.push(b'"');
+}
+
+/// How many bytes at the beginning stand in a JSON string as they are; eight are looked at at once.
+#[inline]
+fn plain_run(bytes: &[u8]) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    // High bits where a byte is zero; above the first such byte there may be more.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
+    let (words, tail) = bytes.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let control = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
+        let special = control | zeros(word ^ (ONES * 0x22)) | zeros(word ^ (ONES * 0x5c));
+        if special != 0 {
+            return at * 8 + special.trailing_zeros() as usize / 8;
+        }
+    }
+    let special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
+    bytes.len() - tail.len() + tail.iter().position(special).unwrap_or(tail.len())
 }
 
 #[inline]
@@ -543,6 +560,17 @@ mod tests {
             ours,
             serde_json::from_str::<serde_json::Value>(&serde_json::to_string(&everything).unwrap()).unwrap()
         );
+    }
+
+    #[test]
+    fn every_byte_is_escaped_at_every_place() {
+        for special in (0..0x80u8).map(char::from) {
+            for before in 0..20 {
+                let text = format!("{}{special}{}", "é".repeat(before / 2), "x".repeat(20 - before));
+                let written = to_json(&text).unwrap();
+                assert_eq!(serde_json::from_str::<String>(&written).unwrap(), text, "{written}");
+            }
+        }
     }
 
     #[test]

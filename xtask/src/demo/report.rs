@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use testkit::Host;
-use testkit::checker::Destination;
 use testkit::command::on_path;
 
 use super::shop::Shop;
@@ -88,15 +87,6 @@ fn share(name: &str, counted: u64, expected: u64) -> String {
 /// A heading.
 pub(super) fn say(text: &str) {
     println!("== {text}");
-}
-
-/// How many documents of each destination were written since a position, of how many.
-pub(super) fn written_since(destinations: &[Destination; 2], position: &str) -> Result<[(u64, u64); 2]> {
-    let count = |destination: &Destination| -> Result<_> {
-        Ok((destination.written_since(position)?, destination.count()?))
-    };
-    let [products, orders] = destinations;
-    Ok([count(products)?, count(orders)?])
 }
 
 /// What a person can do while everything stays up.

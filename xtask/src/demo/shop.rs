@@ -41,11 +41,6 @@ impl Shop {
         Ok([u64::try_from(row.get::<_, i64>(0))?, u64::try_from(row.get::<_, i64>(1))?])
     }
 
-    /// The end of the WAL.
-    pub(super) async fn position(&self) -> Result<String> {
-        Ok(self.client.query_one("select pg_current_wal_insert_lsn()::text", &[]).await?.get(0))
-    }
-
     /// The config that a user would write.
     pub(super) fn config(&self) -> String {
         format!(

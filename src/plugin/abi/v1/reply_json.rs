@@ -55,6 +55,7 @@ impl<'t> State<'t, '_, '_> {
         (u32::try_from(start).unwrap_or(u32::MAX), u32::try_from(part.len()).unwrap_or(u32::MAX))
     }
 
+    #[expect(clippy::ptr_arg, reason = "a borrowed name lies in the text, an unescaped one does not")]
     fn name(&mut self, name: &Cow<'t, str>) -> (u32, u32) {
         match name {
             Cow::Borrowed(part) => self.span(part),

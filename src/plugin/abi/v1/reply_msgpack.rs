@@ -55,7 +55,7 @@ impl<'a> Reader<'a> {
     fn small(&mut self) -> Result<u64, ReplyProblem> {
         match self.byte()? {
             small @ 0..=0x7f => Ok(u64::from(small)),
-            marker @ (0xcc..=0xcf | 0xd0..=0xd3) => {
+            marker @ 0xcc..=0xd3 => {
                 let width = 1 << ((marker - 0xcc) % 4);
                 Ok(self.length(width)? as u64)
             }

@@ -1,0 +1,158 @@
+//! The pump's mappings as they change: which backfills begin, and what becomes of a lane whose plugin changed.
+//!
+//! A swap happens at a batch boundary of a running term, and only where nothing else changes with the plugin;
+//! everything else ends the term, and the next one takes it up.
+
+use std::sync::Arc;
+
+use tracing::{error, info, warn};
+
+use crate::pipeline::{Decision, Difference, LaneId, Step, compare};
+
+use super::{
+    error::TermError,
+    plan,
+    pump::{Pump, Stopped},
+    reload::PluginSet,
+    scribe::Note,
+    term::Lane,
+};
+
+impl Pump {
+    /// Begins the runs that stored progress and decisions ask for.
+    pub(super) fn begin_backfills(&mut self) {
+        let purges: Vec<LaneId> =
+            self.lanes.values().filter(|lane| lane.planned.purge).map(|lane| lane.id).collect();
+        for id in purges {
+            self.purge(id);
+        }
+        let specs = self.branch.first_runs(&mut self.lanes, &self.ledger, &self.scribe);
+        for spec in specs {
+            let commands = self.machine.add(spec);
+            self.carry_out(commands);
+        }
+    }
+
+    /// Lanes that follow the stream again may have left their run.
+    pub(super) fn resume_backfills(&mut self, lanes: &[LaneId]) {
+        for &id in lanes {
+            let waits = |lane: &Lane| lane.run.is_none() && lane.planned.needs_backfill();
+            if self.lanes.get(&id).is_some_and(waits) {
+                self.rebuild(id);
+            }
+        }
+    }
+
+    fn rebuild(&mut self, id: LaneId) {
+        if let Some(spec) = self.branch.run_for(&mut self.lanes, id, &self.ledger, &self.scribe) {
+            let commands = self.machine.add(spec);
+            self.carry_out(commands);
+        }
+    }
+
+    /// Empties a mapping's destination, in its place in the order.
+    fn purge(&mut self, id: LaneId) {
+        if let Some(handle) = self.lanes.get(&id).and_then(|lane| lane.handle.as_ref()) {
+            let work = self.ledger.dispatched(id);
+            handle.purge(work);
+        }
+    }
+
+    /// Plugins changed: lanes whose transform is another version now are swapped at this boundary, and
+    /// rebuilt beside the stream. What cannot be done in a running term ends it.
+    pub(super) fn on_reload(&mut self, plugins: Arc<PluginSet>) -> Result<Option<Stopped>, TermError> {
+        let wanted = match plan::wanted(&self.context.config, &plugins) {
+            Ok(wanted) => wanted,
+            Err(error) => {
+                warn!("the changed plugins do not fit the config, what ran before goes on: {error}");
+                return Ok(None);
+            }
+        };
+        let stored = plan::identities(self.lanes.values().map(|lane| &lane.planned.stored))?;
+        let steps = compare(&plan::wanted_identities(&wanted), &stored, self.context.dev);
+        let in_place = |step: &Step| self.swappable(step);
+        if !steps.iter().all(in_place) {
+            return Ok(Some(Stopped::Reconfigure(plugins)));
+        }
+        for step in steps {
+            let wanted = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
+            let lane = self.lanes.values().find(|lane| lane.name() == step.mapping).map(|lane| lane.id);
+            if let (Some(wanted), Some(id)) = (wanted, lane) {
+                self.swap(id, wanted, &step.decision, &plugins)?;
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a running lane can do what a decision asks for.
+    fn swappable(&self, step: &Step) -> bool {
+        let lane = self.lanes.values().find(|lane| lane.name() == step.mapping);
+        let runs = lane.is_some_and(|lane| lane.handle.is_some());
+        match &step.decision {
+            Decision::Unchanged | Decision::Adopt { .. } => runs,
+            Decision::Rebuild { differences, .. } => {
+                let moves = |difference: &Difference| {
+                    matches!(difference, Difference::Route { .. } | Difference::Inputs { .. })
+                };
+                runs && !differences.iter().any(moves)
+            }
+            Decision::Refused { .. } => lane.is_some(),
+            Decision::New { .. } | Decision::Removed => false,
+        }
+    }
+
+    fn swap(
+        &mut self,
+        id: LaneId,
+        wanted: &plan::WantedMapping,
+        decision: &Decision,
+        plugins: &PluginSet,
+    ) -> Result<(), TermError> {
+        let (rebuild, purge) = match decision {
+            Decision::Rebuild { backfill, purge, .. } => (Some(*backfill), *purge),
+            Decision::Adopt { .. } => (None, false),
+            Decision::Refused { conflicts } => {
+                let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
+                error!(
+                    mapping = wanted.mapping.name,
+                    "the changed plugin is refused and the revision that runs stays: {}",
+                    conflicts.join("; ")
+                );
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        let (Some(lane), Some(plugin)) =
+            (self.lanes.get_mut(&id), plugins.plugins.get(&wanted.mapping.transform))
+        else {
+            return Ok(());
+        };
+        let stored = &mut lane.planned.stored;
+        stored.identity = plan::identity_text(&wanted.mapping.name, &wanted.rollout.identity)?;
+        if let Some(backfill) = rebuild {
+            stored.built = plan::built_by_change(stored, backfill);
+            stored.generation += 1;
+        }
+        stored.accepted = self.ledger.position(id);
+        info!(
+            mapping = stored.name,
+            plugin = %plugin.revision(),
+            generation = stored.generation,
+            rebuild = rebuild.unwrap_or(false),
+            lsn = %self.ledger.processed(),
+            "swapped its transform",
+        );
+        let active = plan::active(&self.context.config, &wanted.mapping, stored.generation, plugin);
+        self.scribe.note(Note::Mapping(Box::new(stored.clone())));
+        if let Some(handle) = &lane.handle {
+            handle.replace(active);
+        }
+        if purge {
+            self.purge(id);
+        }
+        if rebuild == Some(true) {
+            self.rebuild(id);
+        }
+        Ok(())
+    }
+}
