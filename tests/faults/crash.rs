@@ -36,7 +36,7 @@ async fn c036_twenty_kills_under_load_with_backfills_lose_nothing() {
     world.install("product-search", &product_search(VERSIONS[0]));
     world.install("order-summary", &order_summary(VERSIONS[0]));
     let options = LoadOptions { copy_every: 600, ..LoadOptions::new(seed, rows.products) };
-    let load = Background::start(&world.url, options).await;
+    let mut load = Background::start(&world.url, options).await;
 
     let (mut killed_while_reading, mut bumps) = (0, 0);
     for kill in 0..KILLS {
