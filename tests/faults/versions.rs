@@ -291,6 +291,7 @@ fn stored(generation: i64, built: i64) -> StoredMapping {
     StoredMapping {
         name: "products".to_owned(),
         entity: PRODUCTS.parse().unwrap(),
+        table_oid: 1,
         identity: "{}".to_owned(),
         generation,
         built,
