@@ -43,9 +43,11 @@ async fn c036_twenty_kills_under_load_with_backfills_lose_nothing() {
         let from = world.host.log_length();
         world.host.start().unwrap();
         // Some are killed while they start.
-        if random.below(5) > 0 {
+        let midway = kill == KILLS / 2;
+        if random.below(5) > 0 || midway {
             world.logged(from, "streaming").await;
-            if world.reading(PRODUCTS).await.is_none() && world.reading(ORDERS).await.is_none() {
+            let idle = world.reading(PRODUCTS).await.is_none() && world.reading(ORDERS).await.is_none();
+            if idle || midway {
                 bumps += 1;
                 let version = VERSIONS[bumps % VERSIONS.len()];
                 world.install("product-search", &product_search(version));
