@@ -118,7 +118,7 @@ pub fn insert_products(first: u64, last: u64, salt: u64) -> String {
              jsonb_build_object('colour', (array['red', 'green', 'blue', 'black'])[1 + h % 4],
                  'width_mm', h % 2000, 'eco', h % 3 = 0, 'batch', md5(h::text)),
              timestamptz '2024-01-01 00:00:00+00' + make_interval(secs => h % 50000000),
-             timestamptz '2026-01-01 00:00:00+00' + make_interval(secs => (h + {salt}) % 10000000)
+             timestamptz '2026-01-01 00:00:00+00' + make_interval(secs => (h::bigint + {salt}) % 10000000)
          from generate_series({first}::bigint, {last}::bigint) as g,
              lateral (select (hashint8(g + {salt}) & 2147483647)::integer as h) as hash;"
     )

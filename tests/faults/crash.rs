@@ -35,17 +35,19 @@ async fn c036_twenty_kills_under_load_with_backfills_lose_nothing() {
     world.prepare(&all);
     world.install("product-search", &product_search(VERSIONS[0]));
     world.install("order-summary", &order_summary(VERSIONS[0]));
-    let options = LoadOptions { copy_every: 200, ..LoadOptions::new(seed, rows.products) };
-    let load = Background::start(&world.url, options).await;
+    let options = LoadOptions { copy_every: 600, ..LoadOptions::new(seed, rows.products) };
+    let mut load = Background::start(&world.url, options).await;
 
     let (mut killed_while_reading, mut bumps) = (0, 0);
     for kill in 0..KILLS {
         let from = world.host.log_length();
         world.host.start().unwrap();
         // Some are killed while they start.
-        if random.below(5) > 0 {
+        let midway = kill == KILLS / 2;
+        if random.below(5) > 0 || midway {
             world.logged(from, "streaming").await;
-            if world.reading(PRODUCTS).await.is_none() && world.reading(ORDERS).await.is_none() {
+            let idle = world.reading(PRODUCTS).await.is_none() && world.reading(ORDERS).await.is_none();
+            if idle || midway {
                 bumps += 1;
                 let version = VERSIONS[bumps % VERSIONS.len()];
                 world.install("product-search", &product_search(version));

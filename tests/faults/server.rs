@@ -25,8 +25,8 @@ async fn lost_sessions_and_restarts_under_load_lose_nothing() {
     world.install("order-summary", &order_summary("1.0.0"));
     world.host.start().unwrap();
     world.logged(0, "streaming").await;
-    let options = LoadOptions { copy_every: 400, ..LoadOptions::new(seed, ROWS.products) };
-    let load = Background::start(&world.url, options).await;
+    let options = LoadOptions { copy_every: 1_000, ..LoadOptions::new(seed, ROWS.products) };
+    let mut load = Background::start(&world.url, options).await;
     for (what, filter) in SESSIONS {
         load.advance(30).await;
         let reading = world.reading(PRODUCTS).await;

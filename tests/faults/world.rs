@@ -222,15 +222,15 @@ impl Background {
     }
 
     /// Waits for so many more steps.
-    pub async fn advance(&self, steps: u64) {
+    pub async fn advance(&mut self, steps: u64) {
         let target = self.steps.load(Ordering::Relaxed) + steps;
         let mut pace = Pace::new("the load to go on", LATE);
-        while pace.again(self.progress(target)).await.unwrap() {}
-    }
-
-    fn progress(&self, target: u64) -> anyhow::Result<bool> {
-        anyhow::ensure!(!self.task.is_finished(), "the load ended");
-        Ok(self.steps.load(Ordering::Relaxed) >= target)
+        while pace.again(Ok(self.steps.load(Ordering::Relaxed) >= target)).await.unwrap() {
+            if self.task.is_finished() {
+                let ended = (&mut self.task).await.unwrap();
+                panic!("the load ended: {ended:?}");
+            }
+        }
     }
 
     pub async fn stop(self) -> LoadCounts {
