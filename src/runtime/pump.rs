@@ -44,9 +44,6 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon a visibility probe may follow another.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Work that keeps both halves of a lane busy: one piece is delivered, one transformed.
-const ENOUGH_IN_HAND: usize = 2;
-
 /// Bounds of the pump.
 #[derive(Clone, Debug)]
 pub(super) struct PumpSettings {
@@ -295,7 +292,9 @@ impl Pump {
     fn put_live_first(&mut self) {
         let has_enough = |(&id, lane): (&LaneId, &Lane)| {
             let works = lane.handle.as_ref().is_some_and(|handle| !handle.failing());
-            works && self.ledger.outstanding(id) >= ENOUGH_IN_HAND
+            // What keeps both halves of a lane busy: one piece is delivered, the others are transformed.
+            let enough = lane.handle.as_ref().map_or(0, LaneHandle::at_once) + 1;
+            works && self.ledger.outstanding(id) >= enough
         };
         let busy = self.lanes.iter().any(has_enough);
         if busy != self.yielding {
