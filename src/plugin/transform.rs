@@ -76,6 +76,12 @@ impl Transform {
         self.plugin.description()
     }
 
+    /// How many calls may run at once.
+    #[must_use]
+    pub fn at_once(&self) -> usize {
+        self.plugin.settings().instances.max(1)
+    }
+
     /// Answers the changes at `selection` (indexes into the batch's changes, ascending): one outcome for each,
     /// in order.
     ///

@@ -1,4 +1,5 @@
-//! One mapping at work: two tasks, so that batch n+1 is transformed while batch n is delivered.
+//! One mapping at work: two tasks, so that batch n+1 is transformed while batch n is delivered, and a task for
+//! each further batch that waits, so that as many are transformed at once as the plugin has instances.
 //!
 //! A lane takes work in order and reports it accepted in order, once its sink has made it durable. What fails
 //! is retried with backoff and reported; nothing is skipped. It must never hold up another lane: when it
@@ -13,11 +14,12 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt as _, stream::FuturesOrdered};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinSet,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use tracing::{info, warn};
 
 use crate::{
@@ -99,6 +101,8 @@ struct Shared {
     events: mpsc::UnboundedSender<LaneEvent>,
     queued: AtomicUsize,
     epoch: AtomicU64,
+    /// Pieces of work that fail and are tried again.
+    failing: AtomicUsize,
     stop: CancellationToken,
 }
 
@@ -118,6 +122,7 @@ impl LaneHandle {
             events,
             queued: AtomicUsize::new(0),
             epoch: AtomicU64::new(0),
+            failing: AtomicUsize::new(0),
             stop,
         });
         // What waits here is transformed and goes out together.
@@ -157,7 +162,12 @@ impl LaneHandle {
         self.shared.queued.load(Ordering::Acquire)
     }
 
-    /// Drops all queued work but the piece that is being tried: the stream will be read again for it.
+    /// How many pieces of work are transformed at once.
+    pub(super) fn at_once(&self) -> usize {
+        self.shared.at_once()
+    }
+
+    /// Drops all queued work but what is being tried: the stream will be read again for it.
     pub(super) fn let_go(&self) {
         self.shared.epoch.fetch_add(1, Ordering::AcqRel);
     }
@@ -204,26 +214,62 @@ async fn transform_loop(
 ) {
     let stop = shared.stop.clone();
     let work = async {
-        while let Some(work) = incoming.recv().await {
-            if shared.is_stale(&work) {
-                shared.let_drop(&work);
-                continue;
+        let mut under_way = FuturesOrdered::new();
+        loop {
+            tokio::select! {
+                biased;
+                Some(done) = under_way.next(), if !under_way.is_empty() => {
+                    if !shared.pass_on(ended(done), &deliveries).await {
+                        return;
+                    }
+                }
+                work = incoming.recv(), if under_way.len() < shared.at_once() => {
+                    let Some(work) = work else { break };
+                    if shared.is_stale(&work) {
+                        shared.let_drop(&work);
+                    } else if under_way.is_empty() && incoming.is_empty() {
+                        // Nothing else to do: not a task of its own, for the sake of latency.
+                        let done = transformed(Arc::clone(&shared), work).await;
+                        if !shared.pass_on(Some(done), &deliveries).await {
+                            return;
+                        }
+                    } else {
+                        let task = tokio::spawn(transformed(Arc::clone(&shared), work));
+                        under_way.push_back(AbortOnDropHandle::new(task));
+                    }
+                }
             }
-            let started = std::time::Instant::now();
-            let steps = shared.until_it_works(&work, Stage::Transform, || shared.transform(&work)).await;
-            let timing = Timing {
-                transforming: started.elapsed(),
-                documents: steps.iter().map(Step::documents).sum(),
-                ..Timing::default()
-            };
-            if shared.is_stale(&work) {
-                shared.let_drop(&work);
-            } else if deliveries.send(Delivery { work, steps, timing }).await.is_err() {
+        }
+        while let Some(done) = under_way.next().await {
+            if !shared.pass_on(ended(done), &deliveries).await {
                 return;
             }
         }
     };
     stop.run_until_cancelled(work).await;
+}
+
+async fn transformed(shared: Arc<Shared>, work: Work) -> Delivery {
+    let started = std::time::Instant::now();
+    let steps = shared.until_it_works(&work, Stage::Transform, || shared.transform(&work)).await;
+    let timing = Timing {
+        transforming: started.elapsed(),
+        documents: steps.iter().map(Step::documents).sum(),
+        ..Timing::default()
+    };
+    Delivery { work, steps, timing }
+}
+
+/// What a task came to; its panic goes on here.
+fn ended(done: Result<Delivery, tokio::task::JoinError>) -> Option<Delivery> {
+    match done {
+        Ok(delivery) => Some(delivery),
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            // Aborted: the runtime ends.
+            Err(_) => None,
+        },
+    }
 }
 
 /// Delivers in order. What has piled up behind a slow sink goes into one call, up to `batch_rows` documents.
@@ -278,6 +324,20 @@ impl Shared {
         let _ = self.events.send(event);
     }
 
+    fn at_once(&self) -> usize {
+        self.active.borrow().transform.at_once()
+    }
+
+    /// Hands a transformed piece of work on; false when nobody takes it any more.
+    async fn pass_on(&self, done: Option<Delivery>, deliveries: &mpsc::Sender<Delivery>) -> bool {
+        let Some(delivery) = done else { return false };
+        if self.is_stale(&delivery.work) {
+            self.let_drop(&delivery.work);
+            return true;
+        }
+        deliveries.send(delivery).await.is_ok()
+    }
+
     fn is_stale(&self, work: &Work) -> bool {
         work.epoch < self.epoch.load(Ordering::Acquire)
     }
@@ -305,7 +365,10 @@ impl Shared {
                 }
                 Err(failure) => failure,
             };
-            let backoff = backoff.get_or_insert_with(|| Backoff::new(policy(failure.class)));
+            let backoff = backoff.get_or_insert_with(|| {
+                self.failing.fetch_add(1, Ordering::AcqRel);
+                Backoff::new(policy(failure.class))
+            });
             let NextAttempt::After(delay) = backoff.failed(rand::random(), failure.retry_after) else {
                 continue;
             };
@@ -338,8 +401,11 @@ impl Shared {
     }
 
     fn report_recovery(&self, attempts: u32) {
-        info!(mapping = self.settings.mapping, attempts, "works again");
-        self.tell(LaneEvent::Recovered { lane: self.settings.id });
+        // Another piece of work may still fail.
+        if self.failing.fetch_sub(1, Ordering::AcqRel) == 1 {
+            info!(mapping = self.settings.mapping, attempts, "works again");
+            self.tell(LaneEvent::Recovered { lane: self.settings.id });
+        }
     }
 
     async fn transform(&self, work: &Work) -> Result<Vec<Step>, Failure> {

@@ -44,9 +44,6 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon a visibility probe may follow another.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Work that keeps both halves of a lane busy: one piece is delivered, one transformed.
-const ENOUGH_IN_HAND: usize = 2;
-
 /// How long a drain waits for what was delivered to become visible; what does not is streamed again.
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -296,9 +293,10 @@ impl Pump {
         if connection.assembler.is_empty() || connection.assembler.in_transaction() {
             return;
         }
-        let busy =
-            self.lanes.keys().any(|&lane| self.ledger.follows(lane) && self.ledger.outstanding(lane) > 1);
-        if !busy {
+        let takes = |(&id, lane): (&LaneId, &Lane)| {
+            lane.works() && self.ledger.follows(id) && self.ledger.outstanding(id) < lane.enough()
+        };
+        if self.lanes.iter().any(takes) || !self.lanes.values().any(Lane::works) {
             self.flush(connection);
         }
     }
@@ -308,7 +306,7 @@ impl Pump {
     /// costs nothing but time.
     fn put_live_first(&mut self) {
         let has_enough =
-            |(&id, lane): (&LaneId, &Lane)| lane.works() && self.ledger.outstanding(id) >= ENOUGH_IN_HAND;
+            |(&id, lane): (&LaneId, &Lane)| lane.works() && self.ledger.outstanding(id) >= lane.enough();
         let busy = self.lanes.iter().any(has_enough);
         if busy != self.yielding {
             self.yielding = busy;

@@ -169,6 +169,11 @@ impl Lane {
         self.handle.as_ref().is_some_and(|handle| !handle.failing())
     }
 
+    /// How much work keeps all of it busy: as much as is transformed at once, and one piece that is delivered.
+    pub(super) fn enough(&self) -> usize {
+        self.handle.as_ref().map_or(0, LaneHandle::at_once) + 1
+    }
+
     /// Leaves its run, which goes on for the other mappings: it does not follow the stream any more, and gets
     /// a run of its own when it does again. Neither here nor in the state may the run's end or cursor say
     /// anything about it.
