@@ -44,6 +44,9 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon a visibility probe may follow another.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
+/// How long chunks wait behind live changes that do not end; then those that are ready have their turn.
+const LONGEST_YIELD: Duration = Duration::from_millis(200);
+
 /// How long a drain waits for what was delivered to become visible; what does not is streamed again.
 const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
@@ -83,8 +86,8 @@ pub(super) struct Pump {
     pub(super) scribe: Scribe,
     pub(super) lane_events: mpsc::UnboundedReceiver<LaneEvent>,
     pub(super) probe: Probe,
-    /// Whether chunks wait for live changes.
-    pub(super) yielding: bool,
+    /// Since when chunks wait for live changes.
+    pub(super) yielding: Option<Instant>,
     /// The position that is saved, and so may be confirmed.
     pub(super) secured: Lsn,
     pub(super) saving: Saving,
@@ -308,9 +311,15 @@ impl Pump {
         let has_enough =
             |(&id, lane): (&LaneId, &Lane)| lane.works() && self.ledger.outstanding(id) >= lane.enough();
         let busy = self.lanes.iter().any(has_enough);
-        if busy != self.yielding {
-            self.yielding = busy;
-            let commands = self.machine.yield_to_live(busy);
+        let waited = self.yielding.is_some_and(|since| since.elapsed() > LONGEST_YIELD);
+        if waited || (self.yielding.is_some() && !busy) {
+            self.yielding = None;
+            let commands = self.machine.yield_to_live(false);
+            self.carry_out(commands);
+        }
+        if busy && self.yielding.is_none() {
+            self.yielding = Some(Instant::now());
+            let commands = self.machine.yield_to_live(true);
             self.carry_out(commands);
         }
     }

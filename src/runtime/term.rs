@@ -244,7 +244,7 @@ fn assemble(
         relations: Relations::new(control, publication),
         scribe: Scribe::start(&config.source.slot, state),
         lane_events,
-        yielding: false,
+        yielding: None,
         probe: Probe { pending: false, last: std::time::Instant::now() },
         secured: source.confirmed,
         saving: Saving { last: std::time::Instant::now(), worked: false, noted: source.confirmed },
