@@ -1,4 +1,5 @@
 //! The command line from outside: exit codes, help, errors and JSON shapes.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::{
     fs,

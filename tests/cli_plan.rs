@@ -1,4 +1,5 @@
 //! `plugin build`, `plugin inspect`, `check` and `plan` with a real plugin and a real Postgres.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::{process::Output, time::Duration};
 

@@ -1,6 +1,6 @@
 //! Guests that misbehave, in the whole: each stops its own mapping, within its limits and with an error that names
 //! it, and nothing else.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod scene;
 

@@ -1,5 +1,6 @@
 //! Leadership on a real server: one leads at a time, the next takes over, and a loss is noticed whatever its
 //! kind.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::{
     io::{Read, Write},

@@ -1,4 +1,5 @@
 //! Preflight on real servers: each finding is seen, its fix is run as it stands, and the finding is gone.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,7 @@ impl<'a> Ask<'a> {
         }
     }
 
-    fn as_role(mut self, url: &'a str) -> Self {
+    fn with_role(mut self, url: &'a str) -> Self {
         self.url = url;
         self
     }
@@ -249,7 +250,7 @@ async fn c071_missing_rights_are_findings_of_their_table_or_of_the_installation(
         .await
         .unwrap();
     let url = database.url.replace("postgres@", &format!("{}@", role.replace('"', "%22")));
-    let ask = Ask::new(&database, &["public.theirs", "hid.t", "own.mine", "public.secure"]).as_role(&url);
+    let ask = Ask::new(&database, &["public.theirs", "hid.t", "own.mine", "public.secure"]).with_role(&url);
     let found = ask.codes().await;
     assert_eq!(
         found,

@@ -3,8 +3,7 @@
 //!
 //! The rules are read from the source's tokens, comments and strings left out, so they hold for `use`, for
 //! full paths and for `super::` chains alike.
-
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::fs;
 use std::path::Path;

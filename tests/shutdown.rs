@@ -1,6 +1,6 @@
 //! SIGTERM, whatever the host is doing: it ends within a limit with exit code 0, gives slot and lock back, and the
 //! next start makes everything right.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "support/receiver.rs"]
 mod receiver;

@@ -1,5 +1,5 @@
 //! The HTTP sink, against a receiver on a real socket.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "support/receiver.rs"]
 mod receiver;

@@ -1,5 +1,5 @@
 //! The text sinks, in the whole: what a receiver, a file and standard output get.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 #[path = "support/receiver.rs"]
 mod receiver;

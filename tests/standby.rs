@@ -1,5 +1,5 @@
 //! Two hosts of one installation: one leads, the other waits and takes over.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod scene;
 

@@ -1,4 +1,5 @@
 //! The checker finds every kind of difference; the load runs on the shop.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use serde_json::json;
 use testkit::checker::{Destination, Difference, Expectation, compare, fill_for_test};

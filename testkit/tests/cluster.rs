@@ -1,4 +1,5 @@
 //! The private Postgres servers themselves.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

@@ -1,5 +1,6 @@
 //! What is downloaded where a machine lacks it. Ignored by default: each fetches a lot. Run with
 //! `cargo test -p testkit --test setup -- --ignored`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::process::Command;
 

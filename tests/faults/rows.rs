@@ -33,7 +33,7 @@ async fn c014_an_unchanged_large_value_stays_in_the_document() {
             .await;
     }
     wait_until("the last price", SOON, async || {
-        Ok(destination.get("1")?.is_some_and(|document| document["price"].to_string() == "4.25"))
+        Ok(destination.get("1")?.is_some_and(|document| document["price"] == 4.25))
     })
     .await
     .unwrap();

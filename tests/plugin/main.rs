@@ -1,5 +1,6 @@
 //! Real guests, built from source, through the plugin room.
-#![allow(clippy::unwrap_used, clippy::panic, unreachable_pub)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(unreachable_pub)]
 
 mod calls;
 mod echo;

@@ -1,5 +1,5 @@
 //! The source, against real servers: connections, streams, pages, slots, publications.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "helpers of tests")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod connect;
 mod publication;

@@ -342,10 +342,10 @@ fn without_generated(table: &Table, columns: &[&str], around: &Surroundings<'_>)
         )),
         _ => {
             let stored =
-                |name: &&str| root.generated.iter().any(|column| column.name == **name && column.stored);
+                |name: &str| root.generated.iter().any(|column| column.name == name && column.stored);
             let possible = around.server.version >= 18
                 && around.publication.is_some()
-                && columns.iter().all(|c| stored(&c));
+                && columns.iter().all(|name| stored(name));
             let publication = quote::identifier(around.wanted.publication);
             possible
                 .then(|| format!("alter publication {publication} set (publish_generated_columns = stored)"))

@@ -55,14 +55,14 @@ pub(super) async fn measure(bench: &Bench, seconds: u64, figures: &mut Figures) 
     host.terminate(DEADLINE)?;
     reader.join().map_err(|_| anyhow::anyhow!("the reader of the host's output panicked"))??;
     latencies.sort_by(f64::total_cmp);
-    let at = |share: f64| {
-        let rank = (latencies.len() as f64 * share) as usize;
+    let at = |percent: usize| {
+        let rank = latencies.len() * percent / 100;
         latencies.get(rank.min(latencies.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
     };
     figures.one("latency_transactions_per_s", total as f64 / wrote.as_secs_f64());
-    figures.one("latency_p50_ms", at(0.5));
-    figures.one("latency_p99_ms", at(0.99));
-    figures.one("latency_max_ms", at(1.0));
+    figures.one("latency_p50_ms", at(50));
+    figures.one("latency_p99_ms", at(99));
+    figures.one("latency_max_ms", at(100));
     Ok(())
 }
 
