@@ -34,7 +34,7 @@ struct BuildArguments {
     /// The project's folder.
     #[arg(value_name = "DIR", default_value = ".")]
     project: PathBuf,
-    /// The folder to write <NAME>.wasm to [default: the project's dist].
+    /// The folder to write `NAME.wasm` to [default: the project's dist].
     #[arg(long, value_name = "DIR", conflicts_with = "output")]
     out: Option<PathBuf>,
     /// The file to write.

@@ -55,7 +55,7 @@ pub(super) fn show_duration(duration: Duration) -> String {
     }
 }
 
-/// A size in the form that [`bytes`] reads.
+/// A size in the form that [`bytes()`] reads.
 pub(super) fn show_bytes(bytes: u64) -> String {
     let units = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match units.iter().find(|(scale, _)| bytes >= *scale && bytes.is_multiple_of(*scale)) {

@@ -1,4 +1,4 @@
-//! A seeded mixed load on the [shop](crate::shop): inserts, updates, key updates, deletes, large `COPY`s,
+//! A seeded mixed load on the [shop](mod@crate::shop): inserts, updates, key updates, deletes, large `COPY`s,
 //! savepoints that are rolled back, transactions of many rows over two tables. The same seed on the same data
 //! does the same.
 

@@ -140,11 +140,11 @@ fn header(batch: &[u8]) -> Result<Header<'_>, Failure> {
 /// The batch is malformed, or has other columns than the transform's row.
 pub fn run<T: Transform>(batch: &[u8]) -> Result<Vec<u8>, Failure> {
     let Header { columns, origin, changes: mut reader } = header(batch)?;
-    if let Some(fields) = describe::columns::<T::Row<'_>>() {
-        if fields != columns {
-            let message = format!("the host sent columns {columns:?}, the row has {fields:?}");
-            return Err(Failure::fatal("columns", message));
-        }
+    if let Some(fields) = describe::columns::<T::Row<'_>>()
+        && fields != columns
+    {
+        let message = format!("the host sent columns {columns:?}, the row has {fields:?}");
+        return Err(Failure::fatal("columns", message));
     }
     let count = reader.array()?;
     let mut out = Outcomes::new(count, batch.len());
