@@ -58,11 +58,6 @@ impl Ledger {
         self.lanes.insert(lane, lane_state);
     }
 
-    /// Forgets a mapping: nothing waits for it any more.
-    pub fn remove(&mut self, lane: LaneId) {
-        self.lanes.remove(&lane);
-    }
-
     /// Whether a transaction whose commit record begins at `commit_lsn` is still to be handed to `lane`.
     #[must_use]
     pub fn wants(&self, lane: LaneId, commit_lsn: Lsn) -> bool {
@@ -116,12 +111,6 @@ impl Ledger {
     #[must_use]
     pub fn outstanding(&self, lane: LaneId) -> usize {
         self.lanes.get(&lane).map_or(0, |lane| lane.pending.len())
-    }
-
-    /// Whether no lane has anything outstanding.
-    #[must_use]
-    pub fn idle(&self) -> bool {
-        self.lanes.values().all(|lane| lane.pending.is_empty())
     }
 
     /// `lane` stops following the stream, because it fell behind its queue or cannot run: what it has not

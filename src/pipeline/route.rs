@@ -21,14 +21,6 @@ impl Subscriptions {
         self.by_entity.entry(entity).or_default().push(lane);
     }
 
-    /// `lane` follows nothing any more.
-    pub fn remove(&mut self, lane: LaneId) {
-        for lanes in self.by_entity.values_mut() {
-            lanes.retain(|&known| known != lane);
-        }
-        self.by_entity.retain(|_, lanes| !lanes.is_empty());
-    }
-
     /// Whether any lane follows `entity`.
     #[must_use]
     pub fn contains(&self, entity: &EntityName) -> bool {

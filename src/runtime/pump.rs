@@ -249,7 +249,6 @@ impl Pump {
     fn on_commit(&mut self, connection: &mut Connection, committed: &Committed) {
         for content in &committed.markers {
             if let Some(marker) = Marker::parse(content, &self.settings.installation) {
-                tracing::trace!(?marker, "marker");
                 // The chunk belongs behind everything that was committed before its high watermark.
                 self.flush(connection);
                 self.collect_reads();
@@ -373,7 +372,6 @@ impl Pump {
     // --- what lanes, readers, the scribe and the clock say ---------------------------------------------
 
     fn on_lane_event(&mut self, event: LaneEvent) {
-        tracing::trace!(?event, "lane");
         match event {
             LaneEvent::Accepted { lane, work, chunk, timing } => {
                 self.ledger.accepted(lane, work);
@@ -425,7 +423,6 @@ impl Pump {
     }
 
     fn on_read(&mut self, event: super::readers::ReadEvent) {
-        tracing::trace!(?event, "read");
         let commands = self.branch.on_read(event, &mut self.machine);
         self.carry_out(commands);
     }
@@ -510,7 +507,6 @@ impl Pump {
     pub(super) fn carry_out(&mut self, commands: Vec<crate::backfill::Command<Arc<ChangeBatch>>>) {
         let mut commands = std::collections::VecDeque::from(commands);
         while let Some(command) = commands.pop_front() {
-            tracing::trace!(?command, "command");
             let more = self.branch.carry_out(
                 command,
                 &mut self.machine,

@@ -168,21 +168,6 @@ impl Destination {
         Ok(Some(parsed(id, &row.get::<_, String>(0)?)?))
     }
 
-    /// How many documents were written by a commit at or after `lsn` (Postgres's text, `0/16B3748`): after a
-    /// rebuild all of them, without one only what changed in the source since.
-    pub fn written_since(&self, lsn: &str) -> Result<u64> {
-        let since = position(lsn)?;
-        let Some(connection) = self.open()? else { return Ok(0) };
-        let mut statement = connection.prepare(&format!("select updated_lsn from {}", self.quoted()))?;
-        let mut rows = statement.query([])?;
-        let mut written = 0;
-        while let Some(row) = rows.next()? {
-            let text: String = row.get(0)?;
-            written += u64::from(position(&text)? >= since);
-        }
-        Ok(written)
-    }
-
     /// Notes from now on which documents are written, by triggers in the destination's own file: whoever
     /// writes, and whether or not a document changes.
     pub fn note_writes(&self) -> Result<()> {
@@ -411,9 +396,4 @@ pub fn fill_for_test(file: &Path, table: &str, documents: &[(&str, &str)]) -> Re
         connection.execute(&format!("insert into \"{table}\" values (?1, ?2)"), *document)?;
     }
     Ok(())
-}
-
-fn position(text: &str) -> Result<u64> {
-    let (high, low) = text.split_once('/').with_context(|| format!("{text:?} is no position in the WAL"))?;
-    Ok((u64::from_str_radix(high, 16)? << 32) | u64::from_str_radix(low, 16)?)
 }
