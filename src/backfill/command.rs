@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use crate::model::{EntityName, Lsn, Snapshot};
+use crate::model::{EntityName, Lsn, Scope, Snapshot};
 
 use super::{Attempt, Cursor, KeyColumn, Keys, Marker, MarkerKind, PageSettings, RereadReason, Timestamp};
 
@@ -45,6 +45,8 @@ pub struct RunSpec {
     pub table: u32,
     /// The mappings that its rows are for.
     pub mappings: BTreeSet<String>,
+    /// The rows that it reads, where not all.
+    pub scope: Option<Arc<Scope>>,
     /// Where it stands; none at the beginning.
     pub cursor: Option<Cursor>,
     /// Rows that were read and are durable.
@@ -77,6 +79,7 @@ impl RunSpec {
             entity,
             table,
             mappings: BTreeSet::new(),
+            scope: None,
             cursor: None,
             rows: 0,
             chunks: 0,
@@ -107,6 +110,8 @@ pub struct ReadRequest {
     pub chunk: u64,
     /// This reading.
     pub attempt: Attempt,
+    /// Only these rows.
+    pub scope: Option<Arc<Scope>>,
     /// The last key that was read; none at the table's beginning.
     pub after: Option<Cursor>,
     /// The most rows.
@@ -172,6 +177,10 @@ pub struct Emission<P> {
     pub chunk: u64,
     /// Its reading; to be named when it is durable.
     pub attempt: Attempt,
+    /// Where the run stands once this chunk and all before it are durable.
+    pub cursor: Option<Cursor>,
+    /// How many rows it has read then.
+    pub read: u64,
     /// All rows that were read.
     pub rows: P,
     /// Indexes (ascending) of the rows that must not be delivered.

@@ -131,6 +131,7 @@ impl<P> Run<P> {
             table: self.spec.table,
             chunk: self.next_chunk,
             attempt,
+            scope: self.spec.scope.clone(),
             after: self.read_from.clone(),
             limit: self.page.limit(),
             max_bytes,
@@ -230,6 +231,7 @@ impl<P> Run<P> {
     }
 
     fn emit(&mut self, at: usize, dropped: Vec<u32>, out: &mut Vec<Command<P>>) {
+        let read = self.spec.rows + self.flights.iter().take(at + 1).map(|flight| flight.rows).sum::<u64>();
         let flight = &mut self.flights[at];
         let stage = std::mem::replace(&mut flight.stage, Stage::Emitted { durable: false });
         let Stage::Read { rows, .. } = stage else { return };
@@ -240,6 +242,8 @@ impl<P> Run<P> {
             table: self.spec.table,
             chunk: flight.chunk,
             attempt: flight.attempt,
+            cursor: flight.last.clone(),
+            read,
             rows,
             dropped,
         }));
