@@ -9,9 +9,10 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tracing::debug;
 
 use crate::{
+    backfill::Report,
     model::{Lsn, Snapshot},
     postgres::Client,
-    state::{MappingStatus, Store, StoredMapping, StoredRun},
+    state::{MappingStatus, Store, StoredMapping, StoredRequest, StoredRun},
 };
 
 use super::error::TermError;
@@ -27,8 +28,18 @@ pub(super) enum Note {
     MappingStatus { mapping: String, status: MappingStatus, error: Option<String>, attempts: u32 },
     /// A run as a whole.
     Run(Box<StoredRun>),
+    /// What was asked for is about to be done: mappings and a run as wholes, in place of the requests.
+    Requested { mappings: Vec<StoredMapping>, run: Option<Box<StoredRun>>, requests: Vec<i64> },
+    /// A part of what was asked for could not be done now: it is asked for again.
+    AskAgain(Box<StoredRequest>),
+    /// The first page of a run is about to be read, unless somebody has withdrawn it.
+    Begin { run: Arc<str> },
+    /// The purge of a mapping that was due is done.
+    Purged { mapping: String },
     /// A run's progress.
-    Cursor { run: Arc<str>, cursor: String, rows: u64, chunks: u64 },
+    Cursor { run: Arc<str>, cursor: String, rows: u64, chunks: u64, report: Report },
+    /// A run's account.
+    Report { run: Arc<str>, report: Report },
     /// A run begins again.
     Restart { run: Arc<str> },
     /// A mapping is no part of a run any more.
@@ -36,7 +47,7 @@ pub(super) enum Note {
     /// A run failed.
     Fail { run: Arc<str>, attempts: u32, not_before: i64, error: String },
     /// A run is complete, and built these generations.
-    Complete { run: Arc<str>, rows: u64, chunks: u64, built: Vec<(String, i64)> },
+    Complete { run: Arc<str>, rows: u64, chunks: u64, report: Report, built: Vec<(String, i64)> },
     /// Take a snapshot and tell it.
     Probe,
     /// Write something into the WAL, so that an idle slot moves.
@@ -48,6 +59,8 @@ pub(super) enum Note {
 pub(super) enum ScribeEvent {
     /// The answer to [`Note::Probe`].
     Snapshot(Snapshot),
+    /// The answer to [`Note::Begin`].
+    Begun { run: Arc<str>, granted: bool },
     /// This position is saved, and may be confirmed to the server.
     Saved(Lsn),
     /// Nothing can be written any more: the term ends.
@@ -129,17 +142,27 @@ async fn write(
             store.save_mapping_status(client, &mapping, status, error.as_deref(), attempts).await?;
         }
         Note::Run(run) => store.save_run(client, &run).await?,
-        Note::Cursor { run, cursor, rows, chunks } => {
-            store.save_cursor(client, &run, &cursor, signed(rows), signed(chunks)).await?;
+        Note::Requested { mappings, run, requests } => {
+            store.start_requested(client, &mappings, run.as_deref(), &requests).await?;
         }
+        Note::AskAgain(request) => store.request_again(client, &request).await?,
+        Note::Begin { run } => {
+            let granted = store.begin_run(client, &run).await?;
+            let _ = events.send(ScribeEvent::Begun { run, granted });
+        }
+        Note::Purged { mapping } => store.purged(client, &mapping).await?,
+        Note::Cursor { run, cursor, rows, chunks, report } => {
+            store.save_cursor(client, &run, &cursor, signed(rows), signed(chunks), &report).await?;
+        }
+        Note::Report { run, report } => store.save_report(client, &run, &report).await?,
         Note::Restart { run } => store.restart_run(client, &run).await?,
         Note::Leave { run, mapping } => store.leave_run(client, &run, &mapping).await?,
         Note::Fail { run, attempts, not_before, error } => {
             let attempts = i32::try_from(attempts).unwrap_or(i32::MAX);
             store.fail_run(client, &run, attempts, not_before, &error).await?;
         }
-        Note::Complete { run, rows, chunks, built } => {
-            store.complete_run(client, &run, signed(rows), signed(chunks), &built).await?;
+        Note::Complete { run, rows, chunks, report, built } => {
+            store.complete_run(client, &run, signed(rows), signed(chunks), &report, &built).await?;
         }
         Note::Probe => {
             let snapshot = client.current_snapshot().await?;

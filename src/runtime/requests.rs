@@ -1,0 +1,170 @@
+//! Hears what operators ask for: backfill requests, pauses and rates, written into the state schema by any
+//! process.
+//!
+//! A notification says that something was written; polling finds it where the notification was lost. A request
+//! is taken here (marked, so that it cannot be withdrawn any more) and deleted only in the transaction that
+//! saves the run it becomes: a host that dies in between loses nothing, the next one takes it again. Requests
+//! that no mapping of this term is meant by are left alone.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+use tracing::{debug, info, warn};
+
+use crate::{
+    model::EntityName,
+    postgres::{self, Client, ConnectSettings, Purpose},
+    state::{CHANNEL, Store, StoredControl, StoredRequest, Target},
+};
+
+use super::error::TermError;
+
+/// How often the schema is read without a notification.
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// How soon the connection is made anew.
+const RECONNECT: Duration = Duration::from_secs(1);
+
+/// What was asked.
+#[derive(Debug)]
+pub(super) enum Asked {
+    /// Backfills; these requests are taken.
+    Backfills(Vec<StoredRequest>),
+    /// All controls that there are now.
+    Controls(Vec<StoredControl>),
+}
+
+/// The pump's end.
+#[derive(Debug)]
+pub(super) struct Requests {
+    pub(super) asked: mpsc::UnboundedReceiver<Asked>,
+    // Aborts the task when the term ends.
+    _task: JoinSet<()>,
+}
+
+impl Requests {
+    /// Starts to listen, for the mappings of a term and their tables.
+    pub(super) fn start(
+        settings: ConnectSettings,
+        installation: String,
+        mappings: BTreeMap<String, EntityName>,
+    ) -> Self {
+        let (tell, asked) = mpsc::unbounded_channel();
+        let entities = mappings.values().cloned().collect();
+        let desk = Desk {
+            store: Store::new(installation.as_str()),
+            settings,
+            installation,
+            mappings,
+            entities,
+            tell,
+            warned: BTreeSet::new(),
+            told: BTreeSet::new(),
+            controls: Vec::new(),
+        };
+        let mut task = JoinSet::new();
+        task.spawn(desk.serve());
+        Self { asked, _task: task }
+    }
+}
+
+struct Desk {
+    store: Store,
+    settings: ConnectSettings,
+    installation: String,
+    mappings: BTreeMap<String, EntityName>,
+    entities: BTreeSet<EntityName>,
+    tell: mpsc::UnboundedSender<Asked>,
+    /// Requests that nobody is meant by, of which was told.
+    warned: BTreeSet<i64>,
+    /// Requests that were taken and told.
+    told: BTreeSet<i64>,
+    /// As they were last told.
+    controls: Vec<StoredControl>,
+}
+
+impl Desk {
+    /// Listens, for as long as somebody wants to hear; a broken connection is made anew.
+    async fn serve(mut self) {
+        while !self.tell.is_closed() {
+            if let Err(error) = self.listen().await {
+                debug!(%error, "cannot hear what operators ask for; connecting again");
+            }
+            tokio::time::sleep(RECONNECT).await;
+        }
+    }
+
+    async fn listen(&mut self) -> Result<(), TermError> {
+        let mut client = self.settings.connect(Purpose::State).await?;
+        client.batch_execute(&format!("listen {CHANNEL}")).await.map_err(postgres::Error::from)?;
+        // What was taken and never told: by a host that is no more, or as the connection broke.
+        let told: Vec<i64> = self.told.iter().copied().collect();
+        self.store.release_requests(&client, &told).await?;
+        loop {
+            self.look(&client).await?;
+            if !self.wait(&mut client).await {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Until something may have been written; false when the session is over.
+    async fn wait(&self, client: &mut Client) -> bool {
+        let poll = Instant::now() + POLL_INTERVAL;
+        loop {
+            tokio::select! {
+                notification = client.notification() => match notification {
+                    None => return false,
+                    Some(notification) if notification.payload() == self.installation => return true,
+                    Some(_) => {}
+                },
+                () = sleep_until(poll) => return true,
+            }
+        }
+    }
+
+    async fn look(&mut self, client: &Client) -> Result<(), TermError> {
+        let controls = self.store.controls(client).await?;
+        if controls != self.controls {
+            self.controls.clone_from(&controls);
+            let _ = self.tell.send(Asked::Controls(controls));
+        }
+        let (mut meant, others): (Vec<_>, Vec<_>) =
+            self.store.requests(client).await?.into_iter().partition(|request| self.is_meant(request));
+        for request in others {
+            if self.warned.insert(request.id) {
+                warn!(
+                    request = request.id,
+                    target = %request.target,
+                    "a backfill is requested of what is not mapped here; the request waits until it is",
+                );
+            }
+        }
+        if meant.is_empty() {
+            return Ok(());
+        }
+        let ids: Vec<i64> = meant.iter().map(|request| request.id).collect();
+        let taken = self.store.take_requests(client, &ids).await?;
+        meant.retain(|request| taken.contains(&request.id));
+        self.told.extend(&taken);
+        for request in &meant {
+            info!(request = request.id, target = %request.target, purge = request.purge, "a backfill is requested");
+        }
+        // The pump is gone while a term ends: what was taken is released by the next one.
+        let _ = self.tell.send(Asked::Backfills(meant));
+        Ok(())
+    }
+
+    fn is_meant(&self, request: &StoredRequest) -> bool {
+        match &request.target {
+            Target::Mapping(name) => self.mappings.contains_key(name),
+            Target::Table(entity) => self.entities.contains(entity),
+        }
+    }
+}
