@@ -198,8 +198,47 @@ impl<'a> RowView<'a> {
     #[must_use]
     pub fn text(&self, column: usize) -> Option<&'a [u8]> {
         match self.cells.get(column)? {
-            Cell::Text { start, len } => Some(&self.bytes[*start as usize..*start as usize + *len as usize]),
+            Cell::Text { start, len } => Some(self.slice(*start, *len)),
             Cell::Null | Cell::Unchanged | Cell::Unknown => None,
         }
+    }
+
+    /// The bytes of a cell.
+    #[must_use]
+    pub fn slice(&self, start: u32, len: u32) -> &'a [u8] {
+        &self.bytes[start as usize..start as usize + len as usize]
+    }
+
+    /// Its texts, looked at once for all: none where one of them is not UTF-8, or where they lie so far apart
+    /// that looking at what is between would cost more than looking at each.
+    #[must_use]
+    pub fn utf8(&self) -> Option<RowText<'a>> {
+        let (mut from, mut to, mut bytes) = (usize::MAX, 0, 0);
+        for cell in self.cells {
+            if let Cell::Text { start, len } = cell {
+                let (start, len) = (*start as usize, *len as usize);
+                (from, to, bytes) = (from.min(start), to.max(start + len), bytes + len);
+            }
+        }
+        let near = from < to && to - from <= 2 * bytes;
+        let text = near.then(|| simdutf8::basic::from_utf8(&self.bytes[from..to]).ok()).flatten()?;
+        Some(RowText { text, from })
+    }
+}
+
+/// The texts of a row that are known to be UTF-8.
+#[derive(Clone, Copy, Debug)]
+pub struct RowText<'a> {
+    text: &'a str,
+    from: usize,
+}
+
+impl<'a> RowText<'a> {
+    /// The text of a cell of this row; none where it ends in the middle of a character.
+    #[must_use]
+    #[inline]
+    pub fn cell(&self, start: u32, len: u32) -> Option<&'a str> {
+        let start = (start as usize).checked_sub(self.from)?;
+        self.text.get(start..start + len as usize)
     }
 }

@@ -16,7 +16,7 @@ mod secret;
 mod snapshot;
 mod value;
 
-pub use change::{Cell, Change, ChangeBatch, Operation, Origin, RowSpan, RowView, TransactionInfo};
+pub use change::{Cell, Change, ChangeBatch, Operation, Origin, RowSpan, RowText, RowView, TransactionInfo};
 pub use document::{DocumentEntry, DocumentOperation, DocumentView, Documents};
 pub use failure::{Failure, FailureClass};
 pub use identity::{document_id, push_document_id};

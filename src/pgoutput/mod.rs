@@ -19,6 +19,6 @@ pub mod types;
 
 pub use frame::{Frame, FrameError, StandbyStatusUpdate};
 pub use message::{DecodeError, Decoder, Message};
-pub use text::{Encoder, JsonEncoder, MsgpackEncoder, ValueError, encode_cell, encode_value};
+pub use text::{Encoder, JsonEncoder, MsgpackEncoder, ValueError, encode_cell, encode_str, encode_value};
 pub use transaction::{AssembleError, Assembler, Committed, Handled, RawColumn, RawRelation};
 pub use types::builtin_value_type;

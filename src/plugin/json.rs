@@ -15,35 +15,79 @@ pub(super) struct JsonError {
     pub problem: &'static str,
 }
 
+/// Why bytes are no document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Invalid {
+    /// They are not UTF-8.
+    Utf8,
+    /// They are not JSON.
+    Json(JsonError),
+}
+
 /// Checks that `text` is one JSON text (RFC 8259), nested at most [`DEPTH`] deep.
 pub(super) fn validate(text: &str) -> Result<(), JsonError> {
-    let mut scan = Scan { bytes: text.as_bytes(), at: 0 };
+    let mut scan = Scan { bytes: text.as_bytes(), at: 0, seen: 0 };
     scan.document().map_err(|problem| JsonError { at: scan.at, problem })
 }
 
-/// Where the first quote, backslash or control character is; eight bytes are looked at at once.
+/// The same for bytes that need not be UTF-8. Where all are ASCII, as the scan finds on its way, they are not
+/// looked at again.
+pub(super) fn validate_bytes(bytes: &[u8]) -> Result<(), Invalid> {
+    let mut scan = Scan { bytes, at: 0, seen: 0 };
+    let scanned = scan.document().map_err(|problem| JsonError { at: scan.at, problem });
+    if (scanned.is_err() || scan.seen & HIGHS != 0) && simdutf8::basic::from_utf8(bytes).is_err() {
+        return Err(Invalid::Utf8);
+    }
+    scanned.map_err(Invalid::Json)
+}
+
+const HIGHS: u64 = 0x8080_8080_8080_8080;
+
+/// Where the first quote, backslash or control character is; eight bytes are looked at at once. The bytes that
+/// were passed are added to `seen`.
 #[inline]
-fn stop(bytes: &[u8]) -> Option<usize> {
+fn stop(bytes: &[u8], seen: &mut u64) -> Option<usize> {
     const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = 0x8080_8080_8080_8080;
+    let mut clean = 0;
+    // Most of a text has nothing of the kind: wide steps, which compile to vectors.
+    for chunk in bytes.as_chunks::<32>().0 {
+        let (mut stops, mut all) = (false, 0u8);
+        for &byte in chunk {
+            stops |= byte < 0x20 || byte == b'"' || byte == b'\\';
+            all |= byte;
+        }
+        if stops {
+            break;
+        }
+        *seen |= u64::from(all);
+        clean += 32;
+    }
+    let bytes = &bytes[clean..];
     // High bits where a byte is zero; above the first such byte there may be more.
     let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
     let (words, tail) = bytes.as_chunks::<8>();
     for (at, word) in words.iter().enumerate() {
         let word = u64::from_le_bytes(*word);
+        *seen |= word;
         let control = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
         let stops = control | zeros(word ^ (ONES * 0x22)) | zeros(word ^ (ONES * 0x5c));
         if stops != 0 {
-            return Some(at * 8 + stops.trailing_zeros() as usize / 8);
+            return Some(clean + at * 8 + stops.trailing_zeros() as usize / 8);
         }
     }
-    let stops = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
-    tail.iter().position(stops).map(|at| bytes.len() - tail.len() + at)
+    let stops = |byte: &u8| {
+        *seen |= u64::from(*byte);
+        *byte < 0x20 || *byte == b'"' || *byte == b'\\'
+    };
+    tail.iter().position(stops).map(|at| clean + bytes.len() - tail.len() + at)
 }
 
 struct Scan<'a> {
     bytes: &'a [u8],
     at: usize,
+    /// All bytes of strings, or-ed together: high bits where one of them is not ASCII. Outside of strings such
+    /// a byte is an error.
+    seen: u64,
 }
 
 type Scanned<T = ()> = Result<T, &'static str>;
@@ -168,7 +212,7 @@ impl Scan<'_> {
         self.at += 1;
         loop {
             let rest = &self.bytes[self.at..];
-            let run = stop(rest).ok_or("a string has no end")?;
+            let run = stop(rest, &mut self.seen).ok_or("a string has no end")?;
             self.at += run;
             match rest[run] {
                 b'"' => {
@@ -304,7 +348,29 @@ mod tests {
         assert_eq!(validate(&nested(DEPTH + 1)).map_err(|error| error.problem), Err("nested too deep"));
     }
 
+    #[test]
+    fn bytes_must_be_utf8_wherever_they_stand() {
+        for text in ["{\"a\":\"é\"}", "\"0123456701234567é\"", "{\"日本\":[\"x\",\"ü\\n\"]}", "\"a\""] {
+            assert_eq!(validate_bytes(text.as_bytes()), Ok(()), "{text}");
+            for (at, byte) in text.bytes().enumerate().filter(|(_, byte)| !byte.is_ascii()) {
+                let mut broken = text.as_bytes().to_vec();
+                broken[at] = 0xff;
+                assert_eq!(validate_bytes(&broken), Err(Invalid::Utf8), "{text} with 0xff for {byte} at {at}");
+            }
+        }
+        assert_eq!(validate_bytes(b"[1,\xc3]"), Err(Invalid::Utf8), "outside of a string");
+        assert!(matches!(validate_bytes("[é]".as_bytes()), Err(Invalid::Json(_))));
+    }
+
     proptest! {
+        #[test]
+        fn bytes_are_valid_when_they_are_utf8_and_json(bytes in prop::collection::vec(prop::sample::select(
+            &[b'"', b'a', b'[', b']', 0xc3, 0xa9, 0xe2, 0x82, 0xac, b'\\', b'n', 0x1f][..],
+        ), 0..24)) {
+            let expected = std::str::from_utf8(&bytes).is_ok_and(reference);
+            prop_assert_eq!(validate_bytes(&bytes).is_ok(), expected);
+        }
+
         #[test]
         fn it_agrees_with_serde_json(text in "[\\[\\]{}\",:0-2eE.+ \\\\untrfalsb\u{1}é-]{0,12}") {
             prop_assert_eq!(validate(&text).is_ok(), reference(&text), "{}", text);

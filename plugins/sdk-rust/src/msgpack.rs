@@ -59,12 +59,31 @@ impl<'a> Reader<'a> {
     /// `string` of the component model, which the generated bindings take unchecked too. Checking again costs
     /// more than all the rest of reading a row.
     #[inline]
-    #[expect(unsafe_code, reason = "the host is the only writer of batches, and writes str from valid UTF-8")]
-    fn str(&mut self, len: usize) -> Result<Token<'a>, Malformed> {
-        let bytes = self.take(len)?;
+    #[expect(unsafe_code, reason = "the host is the only writer of batches, and writes text as valid UTF-8")]
+    fn utf8(bytes: &'a [u8]) -> &'a str {
         debug_assert!(core::str::from_utf8(bytes).is_ok());
         // SAFETY: see above.
-        Ok(Token::Str(unsafe { core::str::from_utf8_unchecked(bytes) }))
+        unsafe { core::str::from_utf8_unchecked(bytes) }
+    }
+
+    #[inline]
+    fn str(&mut self, len: usize) -> Result<Token<'a>, Malformed> {
+        Ok(Token::Str(Self::utf8(self.take(len)?)))
+    }
+
+    /// JSON text (ext 1); none where it is something else.
+    #[inline]
+    pub(crate) fn json(&mut self) -> Result<Option<&'a str>, Malformed> {
+        Ok(match self.next()? {
+            Token::Ext(1, bytes) => Some(Self::utf8(bytes)),
+            _ => None,
+        })
+    }
+
+    /// Whether nil comes next.
+    #[inline]
+    pub(crate) fn at_nil(&self) -> bool {
+        self.bytes.get(self.at) == Some(&0xc0)
     }
 
     fn ext(&mut self, len: usize) -> Result<Token<'a>, Malformed> {

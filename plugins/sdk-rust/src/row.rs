@@ -279,11 +279,10 @@ impl<'de> Deserializer<'de> for Column<'de, '_> {
         if self.absent {
             return Err(self.nothing());
         }
-        let start = *self.reader;
-        if self.reader.next()? == Token::Nil {
+        if self.reader.at_nil() {
+            self.reader.next()?;
             return visitor.visit_none();
         }
-        *self.reader = start;
         visitor.visit_some(self)
     }
 
@@ -297,13 +296,10 @@ impl<'de> Deserializer<'de> for Column<'de, '_> {
                 self.reader.next()?;
                 visitor.visit_unit()
             }
-            RAW_JSON => match self.reader.next()? {
-                Token::Ext(1, bytes) => match std::str::from_utf8(bytes) {
-                    Ok(text) => visitor.visit_borrowed_str(text),
-                    Err(_) => Err(RowError::new("is not UTF-8")),
-                },
-                Token::Nil => Err(self.nothing()),
-                _ => Err(RowError::new("is not json; `RawJson` takes json and jsonb columns")),
+            RAW_JSON if self.reader.at_nil() => Err(self.nothing()),
+            RAW_JSON => match self.reader.json()? {
+                Some(text) => visitor.visit_borrowed_str(text),
+                None => Err(RowError::new("is not json; `RawJson` takes json and jsonb columns")),
             },
             _ => visitor.visit_newtype_struct(self),
         }

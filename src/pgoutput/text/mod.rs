@@ -90,6 +90,20 @@ pub fn encode_value(value_type: &ValueType, text: &[u8], out: &mut impl Encoder)
     })
 }
 
+/// The same for text that is known to be UTF-8.
+#[inline]
+pub fn encode_str(value_type: &ValueType, text: &str, out: &mut impl Encoder) -> Result<(), ValueError> {
+    let start = out.buffer().len();
+    let encoded = match value_type {
+        ValueType::Integer | ValueType::Bool | ValueType::Bytea => encode(value_type, text.as_bytes(), out),
+        _ => encode_text(value_type, text, out),
+    };
+    encoded.map_err(|problem| {
+        out.buffer().truncate(start);
+        ValueError::new(value_type, text.as_bytes(), problem)
+    })
+}
+
 #[inline]
 fn encode(value_type: &ValueType, text: &[u8], out: &mut impl Encoder) -> Result<(), Problem> {
     match value_type {

@@ -177,6 +177,9 @@ fn document(
     if let Some(destination) = destination {
         text(destination, "a destination")?;
     }
-    json::validate(text(body, "a document")?)?;
+    json::validate_bytes(&reply[body.0..body.0 + body.1]).map_err(|invalid| match invalid {
+        json::Invalid::Utf8 => Problem::Utf8("a document"),
+        json::Invalid::Json(error) => Problem::Json(error),
+    })?;
     Ok(EmittedDocument { id: id.map(narrow), destination: destination.map(narrow), body: narrow(body) })
 }

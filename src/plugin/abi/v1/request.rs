@@ -2,7 +2,7 @@
 
 use crate::{
     model::{Cell, Change, ChangeBatch, Encoding, Lsn, Origin, Relation, RowSpan, RowView, push_document_id},
-    pgoutput::text::{Encoder, JsonEncoder, MsgpackEncoder, ValueError, encode_value},
+    pgoutput::text::{Encoder, JsonEncoder, MsgpackEncoder, ValueError, encode_str, encode_value},
 };
 
 /// The columns of one version of a relation that a guest reads.
@@ -307,15 +307,18 @@ fn push_row<E: Envelope>(
         return Ok(false);
     };
     let mut absent = false;
+    let whole = row.utf8();
     out.list(projection.columns.len());
     for (index, &at) in projection.columns.iter().enumerate() {
         out.next(index);
         match row.cells.get(at) {
-            Some(Cell::Text { start, len }) => {
-                let text = &row.bytes[*start as usize..*start as usize + *len as usize];
+            Some(&Cell::Text { start, len }) => {
                 let column = &relation.columns[at];
-                encode_value(&column.value_type, text, out)
-                    .map_err(|error| Unsendable { column: column.name.clone(), error })?;
+                let encoded = match whole.and_then(|whole| whole.cell(start, len)) {
+                    Some(text) => encode_str(&column.value_type, text, out),
+                    None => encode_value(&column.value_type, row.slice(start, len), out),
+                };
+                encoded.map_err(|error| Unsendable { column: column.name.clone(), error })?;
             }
             Some(Cell::Null) => out.null(),
             Some(Cell::Unchanged | Cell::Unknown) | None => {
