@@ -9,6 +9,7 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use tracing::debug;
 
 use crate::{
+    backfill::Report,
     model::{Lsn, Snapshot},
     postgres::Client,
     state::{MappingStatus, Store, StoredMapping, StoredRun},
@@ -130,7 +131,9 @@ async fn write(
         }
         Note::Run(run) => store.save_run(client, &run).await?,
         Note::Cursor { run, cursor, rows, chunks } => {
-            store.save_cursor(client, &run, &cursor, signed(rows), signed(chunks)).await?;
+            store
+                .save_cursor(client, &run, &cursor, signed(rows), signed(chunks), &Report::default())
+                .await?;
         }
         Note::Restart { run } => store.restart_run(client, &run).await?,
         Note::Leave { run, mapping } => store.leave_run(client, &run, &mapping).await?,
@@ -139,7 +142,9 @@ async fn write(
             store.fail_run(client, &run, attempts, not_before, &error).await?;
         }
         Note::Complete { run, rows, chunks, built } => {
-            store.complete_run(client, &run, signed(rows), signed(chunks), &built).await?;
+            store
+                .complete_run(client, &run, signed(rows), signed(chunks), &built, &Report::default())
+                .await?;
         }
         Note::Probe => {
             let snapshot = client.current_snapshot().await?;
