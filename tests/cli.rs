@@ -140,6 +140,7 @@ async fn status_of_a_database_without_an_installation() {
 #[tokio::test(flavor = "multi_thread")]
 async fn status_shows_what_is_stored() {
     use anabranch::{
+        backfill::Report,
         model::{EntityName, Lsn},
         state::{Installation, MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
     };
@@ -173,6 +174,7 @@ async fn status_shows_what_is_stored() {
         status: MappingStatus::Failing,
         last_error: Some("the sink is full".into()),
         attempts: 4,
+        purge: false,
     };
     store.save_mapping(&client, &mapping).await.unwrap();
     let run = StoredRun {
@@ -187,6 +189,8 @@ async fn status_shows_what_is_stored() {
         attempts: 0,
         last_error: None,
         not_before: 0,
+        scope: None,
+        report: Report::default(),
     };
     store.save_run(&client, &run).await.unwrap();
 

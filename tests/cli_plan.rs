@@ -105,6 +105,7 @@ async fn store(database: &Database, change: impl FnOnce(&mut Value)) {
         status: MappingStatus::Running,
         last_error: None,
         attempts: 0,
+        purge: false,
     };
     store.save_mapping(&client, &mapping).await.unwrap();
 }

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use crate::{
-    backfill::{Attempt, Command, Emission, Machine, RunSpec, RunStats, RunView},
+    backfill::{Attempt, Command, Emission, Machine, Report, RunSpec, RunStats, RunView},
     model::{ChangeBatch, EntityName},
     pipeline::{LaneId, Ledger},
     state::{RunStatus, StoredRun},
@@ -347,6 +347,8 @@ pub(super) fn stored_run(spec: &RunSpec) -> StoredRun {
         attempts: 0,
         last_error: None,
         not_before: 0,
+        scope: spec.scope.as_deref().cloned(),
+        report: Report::default(),
     }
 }
 

@@ -267,7 +267,8 @@ pub fn identities<'a>(stored: impl Iterator<Item = &'a StoredMapping>) -> Result
 
 fn may_go_on(run: &StoredRun, plan: &Planned) -> bool {
     run.entity == plan.stored.entity
-        && run.status != RunStatus::Complete
+        && run.scope.is_none()
+        && !matches!(run.status, RunStatus::Complete | RunStatus::Cancelled)
         && run.mappings.contains(&plan.stored.name)
         && plan.needs_backfill()
 }
@@ -299,6 +300,7 @@ fn plan_one(
         status: MappingStatus::Running,
         last_error: None,
         attempts: 0,
+        purge: false,
     };
     let mut purge = false;
     let mut refusal = table.problem.clone();

@@ -162,7 +162,7 @@ async fn write(
             store.fail_run(client, &run, attempts, not_before, &error).await?;
         }
         Note::Complete { run, rows, chunks, report, built } => {
-            store.complete_run(client, &run, signed(rows), signed(chunks), &report, &built).await?;
+            store.complete_run(client, &run, signed(rows), signed(chunks), &built, &report).await?;
         }
         Note::Probe => {
             let snapshot = client.current_snapshot().await?;

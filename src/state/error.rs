@@ -25,6 +25,26 @@ pub enum StateError {
         /// The newest that this program knows.
         known: i32,
     },
+    /// The schema was written by an older program, and only `run` brings it up to date: the hosts of that
+    /// release could not go on.
+    #[error(
+        "the state schema `anabranch` has version {found}, this program needs {known}: start `anabranch run` of \
+         this release first, or use the program of the release that runs"
+    )]
+    Older {
+        /// The version that is stored.
+        found: i32,
+        /// The one that is needed.
+        known: i32,
+    },
+    /// A value cannot be written.
+    #[error("the state schema `anabranch`: could not {action}: {source}")]
+    Unwritable {
+        /// What was being done.
+        action: &'static str,
+        /// Why.
+        source: serde_json::Error,
+    },
     /// A stored value cannot be read.
     #[error(
         "the state schema `anabranch`: {what} is `{value}`, which this program cannot read; \

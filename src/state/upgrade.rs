@@ -3,15 +3,18 @@
 //! Each step is applied once, in order, inside one transaction under an advisory lock, so that several
 //! processes may start at once. A step that was released is never changed; a new one is added.
 
+use std::cmp::Ordering;
+
 use tokio_postgres::Client;
 
-use super::StateError;
+use super::{StateError, store::atomically};
 
 /// `anabranch` as a 64-bit advisory lock key for schema changes: the first eight bytes of the word.
 const UPGRADE_LOCK: i64 = i64::from_be_bytes(*b"anabranc");
 
 /// Step n takes the schema from version n to n + 1.
-const STEPS: &[&str] = &[r"
+const STEPS: &[&str] = &[
+    r"
     create table anabranch.installation (
         name text primary key,
         publication text not null,
@@ -54,15 +57,67 @@ const STEPS: &[&str] = &[r"
         finished_at timestamptz,
         primary key (installation, entity)
     );
-"];
+",
+    r"
+    alter table anabranch.mapping add column purge boolean not null default false;
+    alter table anabranch.run drop constraint run_pkey;
+    alter table anabranch.run add primary key (installation, run);
+    alter table anabranch.run drop constraint run_status_check;
+    alter table anabranch.run add constraint run_status_check
+        check (status in ('queued', 'running', 'failing', 'complete', 'cancelled'));
+    alter table anabranch.run add column scope jsonb;
+    alter table anabranch.run add column report jsonb;
+    alter table anabranch.run add column updated_at timestamptz not null default now();
+    create unique index run_of_table on anabranch.run (installation, entity) where scope is null;
+    create table anabranch.request (
+        installation text not null,
+        id bigint generated always as identity,
+        kind text not null check (kind in ('mapping', 'table')),
+        target text not null,
+        scope jsonb,
+        purge boolean not null default false,
+        taken boolean not null default false,
+        requested_at timestamptz not null default now(),
+        primary key (installation, id)
+    );
+    create unique index request_once on anabranch.request
+        (installation, kind, target, coalesce(scope::text, '')) where not taken;
+    create table anabranch.control (
+        installation text not null,
+        entity text not null,
+        paused boolean not null default false,
+        rows_per_second integer check (rows_per_second > 0),
+        updated_at timestamptz not null default now(),
+        primary key (installation, entity)
+    );
+",
+];
 
 /// Makes the schema, or brings it up to this program's version, in one transaction.
 pub(super) async fn upgrade(client: &Client) -> Result<(), StateError> {
-    client.batch_execute("begin").await.map_err(StateError::query("begin an upgrade"))?;
-    let applied = apply(client).await;
-    let end = if applied.is_ok() { "commit" } else { "rollback" };
-    let ended = client.batch_execute(end).await.map_err(StateError::query("end an upgrade"));
-    applied.and(ended)
+    atomically(client, apply(client)).await
+}
+
+/// Whether the schema, which is there, has this program's version.
+pub(super) async fn check(client: &Client) -> Result<(), StateError> {
+    let found = version(client).await?;
+    match found.cmp(&known()) {
+        Ordering::Less => Err(StateError::Older { found, known: known() }),
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(StateError::Newer { found, known: known() }),
+    }
+}
+
+fn known() -> i32 {
+    i32::try_from(STEPS.len()).unwrap_or(i32::MAX)
+}
+
+async fn version(client: &Client) -> Result<i32, StateError> {
+    let row = client
+        .query_one("select version from anabranch.version", &[])
+        .await
+        .map_err(StateError::query("read its version"))?;
+    Ok(row.get(0))
 }
 
 async fn apply(client: &Client) -> Result<(), StateError> {
@@ -81,12 +136,8 @@ async fn apply(client: &Client) -> Result<(), StateError> {
                       insert into anabranch.version values (0)";
         client.batch_execute(create).await.map_err(failed("create it"))?;
     }
-    let row = client
-        .query_one("select version from anabranch.version", &[])
-        .await
-        .map_err(failed("read its version"))?;
-    let found: i32 = row.get(0);
-    let known = i32::try_from(STEPS.len()).unwrap_or(i32::MAX);
+    let found = version(client).await?;
+    let known = known();
     if found > known {
         return Err(StateError::Newer { found, known });
     }

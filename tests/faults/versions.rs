@@ -10,6 +10,7 @@ use std::{
 };
 
 use anabranch::{
+    backfill::Report,
     model::Lsn,
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
 };
@@ -299,6 +300,7 @@ fn stored(generation: i64, built: i64) -> StoredMapping {
         status: MappingStatus::Running,
         last_error: None,
         attempts: 0,
+        purge: false,
     }
 }
 
@@ -323,9 +325,11 @@ async fn a_new_generation_does_not_go_on_with_the_run_of_the_old_one() {
         attempts: 0,
         last_error: None,
         not_before: 0,
+        scope: None,
+        report: Report::default(),
     };
     store.save_run(&client, &run).await.unwrap();
-    store.save_cursor(&client, "first", "{}", 10, 1).await.unwrap();
+    store.save_cursor(&client, "first", "{}", 10, 1, &Report::default()).await.unwrap();
     store.save_mapping(&client, &stored(1, 0)).await.unwrap();
     assert_eq!(store.runs(&client).await.unwrap()[0].rows, 10, "the same generation goes on");
     store.save_mapping(&client, &stored(2, 0)).await.unwrap();

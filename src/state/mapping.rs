@@ -1,0 +1,170 @@
+//! The rows of `anabranch.mapping`.
+
+use tokio_postgres::{Client, Row};
+
+use crate::model::{EntityName, Lsn};
+
+use super::{
+    StateError, Store,
+    store::{entity, lsn, malformed},
+};
+
+/// What one mapping was last run with, and how far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredMapping {
+    /// Its name.
+    pub name: String,
+    /// Its table.
+    pub entity: EntityName,
+    /// The table's oid: another one under the same name is another table.
+    pub table_oid: u32,
+    /// What its documents come from: `pipeline::Identity` as JSON.
+    pub identity: String,
+    /// How often it was rebuilt, from 1.
+    pub generation: i64,
+    /// The last generation whose backfill completed; 0 before the first.
+    pub built: i64,
+    /// Everything that was committed before is accepted by its sink.
+    pub accepted: Lsn,
+    /// How it is.
+    pub status: MappingStatus,
+    /// Why it does not run, or what it last failed with.
+    pub last_error: Option<String>,
+    /// Failures in a row.
+    pub attempts: i32,
+    /// Its destination is to be emptied before its generation is built.
+    pub purge: bool,
+}
+
+/// How a mapping is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappingStatus {
+    /// It follows the stream.
+    Running,
+    /// It fails and is tried again; the slot waits for it.
+    Failing,
+    /// It cannot run as it is (a refused revision, a table that cannot be published); the slot waits for it.
+    Refused,
+}
+
+impl MappingStatus {
+    /// The word in the schema and in `status`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Failing => "failing",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+impl Store {
+    /// All mappings, by name.
+    pub async fn mappings(&self, client: &Client) -> Result<Vec<StoredMapping>, StateError> {
+        let query = "select name, entity, table_oid, identity::text, generation, built, accepted::text, status, last_error, \
+                     attempts, purge from anabranch.mapping where installation = $1 order by name";
+        let rows = client
+            .query(query, &[&self.installation])
+            .await
+            .map_err(StateError::query("read the mappings"))?;
+        rows.iter().map(mapping).collect()
+    }
+
+    /// Writes a mapping as a whole: a new one, or a new generation or revision of it. With a new generation an
+    /// unfinished run of its whole table is forgotten, in the same statement: what that has read was made by the
+    /// old one. A cancelled table stays cancelled.
+    pub async fn save_mapping(&self, client: &Client, wanted: &StoredMapping) -> Result<(), StateError> {
+        let query = "with outdated as (delete from anabranch.run as r using anabranch.mapping as m \
+                     where m.installation = $1 and m.name = $2 and m.generation <> $6 \
+                     and r.installation = $1 and $2 = any (r.mappings) and r.scope is null \
+                     and r.status not in ('complete', 'cancelled')) \
+                     insert into anabranch.mapping (installation, name, entity, table_oid, identity, generation, \
+                     built, accepted, status, last_error, attempts, purge) \
+                     values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12) \
+                     on conflict (installation, name) do update set entity = excluded.entity, \
+                     table_oid = excluded.table_oid, identity = excluded.identity, \
+                     generation = excluded.generation, built = excluded.built, \
+                     accepted = excluded.accepted, status = excluded.status, last_error = excluded.last_error, \
+                     attempts = excluded.attempts, purge = excluded.purge, updated_at = now()";
+        client
+            .execute(
+                query,
+                &[
+                    &self.installation,
+                    &wanted.name,
+                    &wanted.entity.to_string(),
+                    &wanted.table_oid,
+                    &wanted.identity,
+                    &wanted.generation,
+                    &wanted.built,
+                    &wanted.accepted.to_string(),
+                    &wanted.status.as_str(),
+                    &wanted.last_error,
+                    &wanted.attempts,
+                    &wanted.purge,
+                ],
+            )
+            .await
+            .map_err(StateError::query("save a mapping"))?;
+        Ok(())
+    }
+
+    /// Notes how a mapping is.
+    pub async fn save_mapping_status(
+        &self,
+        client: &Client,
+        name: &str,
+        status: MappingStatus,
+        last_error: Option<&str>,
+        attempts: i32,
+    ) -> Result<(), StateError> {
+        let query = "update anabranch.mapping set status = $3, last_error = $4, attempts = $5, \
+                     updated_at = now() where installation = $1 and name = $2";
+        client
+            .execute(query, &[&self.installation, &name, &status.as_str(), &last_error, &attempts])
+            .await
+            .map_err(StateError::query("save a mapping's status"))?;
+        Ok(())
+    }
+
+    /// Notes that the purge that was due is done, or cannot be.
+    pub async fn purged(&self, client: &Client, mapping: &str) -> Result<(), StateError> {
+        let query = "update anabranch.mapping set purge = false, updated_at = now() \
+                     where installation = $1 and name = $2";
+        client
+            .execute(query, &[&self.installation, &mapping])
+            .await
+            .map_err(StateError::query("note a purge"))?;
+        Ok(())
+    }
+
+    /// Forgets a mapping that is no longer in the config.
+    pub async fn forget_mapping(&self, client: &Client, name: &str) -> Result<(), StateError> {
+        let query = "delete from anabranch.mapping where installation = $1 and name = $2";
+        client
+            .execute(query, &[&self.installation, &name])
+            .await
+            .map_err(StateError::query("forget a mapping"))?;
+        Ok(())
+    }
+}
+
+fn mapping(row: &Row) -> Result<StoredMapping, StateError> {
+    let all = [MappingStatus::Running, MappingStatus::Failing, MappingStatus::Refused];
+    let word: &str = row.get(7);
+    let status = all.into_iter().find(|status| status.as_str() == word);
+    Ok(StoredMapping {
+        name: row.get(0),
+        entity: entity("mapping.entity", row, 1)?,
+        table_oid: row.get(2),
+        identity: row.get(3),
+        generation: row.get(4),
+        built: row.get(5),
+        accepted: lsn("mapping.accepted", row, 6)?,
+        status: status.ok_or_else(|| malformed("mapping.status", word))?,
+        last_error: row.get(8),
+        attempts: row.get(9),
+        purge: row.get(10),
+    })
+}

@@ -1,0 +1,282 @@
+//! The state schema on a real server: its upgrade, and who wins when several processes write at once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+use anabranch::{
+    backfill::Report,
+    model::{EntityName, Lsn, Scope},
+    state::{MappingStatus, RunStatus, StateError, Store, StoredMapping, StoredRun, Target},
+};
+use testkit::{Database, shared};
+use tokio_postgres::Client;
+
+const SHOP: &str = "shop";
+
+async fn fresh() -> (Database, Client, Store) {
+    let database = shared().unwrap().create_database().await.unwrap();
+    let client = database.connect().await.unwrap();
+    let store = Store::new(SHOP);
+    store.upgrade(&client).await.unwrap();
+    (database, client, store)
+}
+
+fn products() -> EntityName {
+    EntityName::new("public", "products")
+}
+
+fn table() -> Target {
+    Target::Table(products())
+}
+
+fn mapping(name: &str, generation: i64, built: i64) -> StoredMapping {
+    StoredMapping {
+        name: name.into(),
+        entity: products(),
+        table_oid: 1,
+        identity: "{}".into(),
+        generation,
+        built,
+        accepted: Lsn(1),
+        status: MappingStatus::Running,
+        last_error: None,
+        attempts: 0,
+        purge: false,
+    }
+}
+
+fn run(name: &str, status: RunStatus, scope: Option<Scope>) -> StoredRun {
+    StoredRun {
+        entity: products(),
+        run: name.into(),
+        mappings: vec!["a".into(), "b".into()],
+        status,
+        cursor: None,
+        rows: 0,
+        chunks: 0,
+        estimate: Some(100),
+        attempts: 0,
+        last_error: None,
+        not_before: 0,
+        scope,
+        report: Report::default(),
+    }
+}
+
+fn keys() -> Scope {
+    Scope::Keys(vec![vec!["1".into()], vec!["2".into()]])
+}
+
+async fn one_run(store: &Store, client: &Client) -> StoredRun {
+    let runs = store.runs(client).await.unwrap();
+    let [run] = runs.as_slice() else { panic!("{runs:?}") };
+    run.clone()
+}
+
+/// The schema as 0.1.0 wrote it, with what it stored.
+const STEP_ONE: &str = "
+    create schema anabranch;
+    create table anabranch.version (version integer not null);
+    insert into anabranch.version values (1);
+    create table anabranch.installation (name text primary key, publication text not null,
+        system_identifier text not null, timeline integer not null, confirmed pg_lsn not null,
+        term bigint not null default 0, baseline bigint, updated_at timestamptz not null default now());
+    create table anabranch.mapping (installation text not null, name text not null, entity text not null,
+        table_oid oid not null, identity jsonb not null, generation bigint not null, built bigint not null,
+        accepted pg_lsn not null, status text not null check (status in ('running', 'failing', 'refused')),
+        last_error text, attempts integer not null default 0, updated_at timestamptz not null default now(),
+        primary key (installation, name));
+    create table anabranch.run (installation text not null, entity text not null, run text not null,
+        mappings text[] not null, status text not null check (status in ('running', 'failing', 'complete')),
+        cursor text, rows bigint not null default 0, chunks bigint not null default 0, estimate bigint,
+        attempts integer not null default 0, last_error text, not_before timestamptz not null default 'epoch',
+        started_at timestamptz not null default now(), finished_at timestamptz,
+        primary key (installation, entity));
+    insert into anabranch.mapping values ('shop', 'a', 'public.products', 1, '{}', 2, 1, '0/1', 'running');
+    insert into anabranch.run (installation, entity, run, mappings, status, cursor, rows)
+        values ('shop', 'public.products', 'r', '{a}', 'running', '{}', 7);";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_schema_is_upgraded_with_what_is_in_it() {
+    let database = shared().unwrap().create_database().await.unwrap();
+    let client = database.connect().await.unwrap();
+    let store = Store::new(SHOP);
+    assert!(!store.ready(&client).await.unwrap(), "there is none");
+    client.batch_execute(STEP_ONE).await.unwrap();
+    let older = store.ensure(&client).await.unwrap_err();
+    assert!(matches!(older, StateError::Older { found: 1, known: 2 }), "{older}");
+    store.upgrade(&client).await.unwrap();
+    store.upgrade(&client).await.unwrap();
+    assert!(store.ready(&client).await.unwrap());
+    assert!(!store.mappings(&client).await.unwrap()[0].purge);
+    let found = one_run(&store, &client).await;
+    assert_eq!((found.rows, found.cursor.as_deref(), found.scope), (7, Some("{}"), None));
+    assert_eq!(found.report, Report::default());
+    // What the old keys and checks forbade.
+    store.save_run(&client, &run("s", RunStatus::Queued, Some(keys()))).await.unwrap();
+    store.save_run(&client, &run("q", RunStatus::Queued, None)).await.unwrap();
+    let runs = store.runs(&client).await.unwrap();
+    assert_eq!(runs.iter().map(|run| run.run.as_str()).collect::<Vec<_>>(), ["q", "s"]);
+    client.execute("update anabranch.version set version = 3", &[]).await.unwrap();
+    let newer = store.ensure(&client).await.unwrap_err();
+    assert!(matches!(newer, StateError::Newer { found: 3, known: 2 }), "{newer}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_several_ask_at_once_is_asked_once() {
+    let (database, client, store) = fresh().await;
+    let asking = (0..8).map(|number| {
+        let (database, store) = (&database, &store);
+        async move {
+            let client = database.connect().await.unwrap();
+            for _ in 0..5 {
+                store.ask(&client, &table(), &[None, Some(keys())], number == 3).await.unwrap();
+            }
+        }
+    });
+    futures_util::future::join_all(asking).await;
+    let requests = store.requests(&client).await.unwrap();
+    assert_eq!(requests.len(), 2, "{requests:?}");
+    assert!(requests.iter().all(|request| request.purge && request.target == table()));
+    assert_eq!(
+        requests.iter().map(|request| request.scope.clone()).collect::<Vec<_>>(),
+        [None, Some(keys())]
+    );
+    let other = Store::new("other");
+    assert_eq!(other.requests(&client).await.unwrap(), [], "another installation's");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_between_taking_and_starting_loses_no_request() {
+    let (_database, client, store) = fresh().await;
+    let first = store.ask(&client, &table(), &[None], true).await.unwrap()[0];
+    assert!(first.new);
+    assert_eq!(store.take_requests(&client, &[first.id, 999]).await.unwrap(), [first.id]);
+    assert!(store.take_requests(&client, &[first.id]).await.unwrap().is_empty(), "it is taken");
+    assert_eq!(store.requests(&client).await.unwrap(), []);
+    // The leader dies. Meanwhile the same is asked again, without the purge.
+    let second = store.ask(&client, &table(), &[None], false).await.unwrap()[0];
+    assert!(second.new && second.id > first.id);
+    store.release_requests(&client).await.unwrap();
+    let requests = store.requests(&client).await.unwrap();
+    assert_eq!((requests.len(), requests[0].id, requests[0].purge), (1, second.id, true), "{requests:?}");
+
+    // Whole tables cover what was asked of their parts before, not what is asked after.
+    store.save_mapping(&client, &mapping("a", 1, 1)).await.unwrap();
+    let part = store.ask(&client, &Target::Mapping("a".into()), &[Some(keys())], false).await.unwrap()[0];
+    let third = store.ask(&client, &Target::Mapping("a".into()), &[None], false).await.unwrap()[0];
+    let fourth = store.ask(&client, &table(), &[Some(keys())], false).await.unwrap()[0];
+    let taken = store.take_requests(&client, &[second.id, third.id]).await.unwrap();
+    let mut queued = run("whole", RunStatus::Queued, None);
+    queued.report.rows = 3;
+    let due = StoredMapping { purge: true, ..mapping("a", 2, 1) };
+    store.start_requested(&client, &[due], &queued, &taken).await.unwrap();
+    let left = store.pending_requests(&client).await.unwrap();
+    assert_eq!(left.iter().map(|left| left.request.id).collect::<Vec<_>>(), [fourth.id], "not {}", part.id);
+    assert_eq!(one_run(&store, &client).await, queued);
+    assert!(store.mappings(&client).await.unwrap()[0].purge);
+    store.purged(&client, "a").await.unwrap();
+    assert!(!store.mappings(&client).await.unwrap()[0].purge);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_part_is_done_without_a_trace_and_builds_nothing() {
+    let (_database, client, store) = fresh().await;
+    store.save_mapping(&client, &mapping("a", 2, 1)).await.unwrap();
+    store.save_run(&client, &run("whole", RunStatus::Complete, None)).await.unwrap();
+    store.save_run(&client, &run("part", RunStatus::Queued, Some(keys()))).await.unwrap();
+    assert!(store.begin_run(&client, "part").await.unwrap());
+    let report = Report { rows: 2, wall_ms: 7, ..Report::default() };
+    store.complete_run(&client, "part", 2, 1, &[("a".into(), 2)], &report).await.unwrap();
+    assert_eq!(one_run(&store, &client).await.run, "whole");
+    assert_eq!(store.mappings(&client).await.unwrap()[0].built, 1);
+    store.save_run(&client, &run("next", RunStatus::Queued, None)).await.unwrap();
+    store.save_cursor(&client, "next", "{}", 5, 1, &report).await.unwrap();
+    store.complete_run(&client, "next", 9, 2, &[("a".into(), 2)], &report).await.unwrap();
+    let done = one_run(&store, &client).await;
+    assert_eq!((done.status, done.rows, done.report), (RunStatus::Complete, 9, report));
+    assert_eq!(store.mappings(&client).await.unwrap()[0].built, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancel_withdraws_what_has_not_begun_and_nothing_else() {
+    let (_database, client, store) = fresh().await;
+    store.save_mapping(&client, &StoredMapping { purge: true, ..mapping("a", 2, 1) }).await.unwrap();
+    store.save_run(&client, &run("whole", RunStatus::Queued, None)).await.unwrap();
+    store.save_run(&client, &run("part", RunStatus::Queued, Some(keys()))).await.unwrap();
+    store.ask(&client, &Target::Mapping("a".into()), &[None], true).await.unwrap();
+    store.ask(&client, &table(), &[None, Some(keys())], true).await.unwrap();
+    let one = store.withdraw(&client, &Target::Mapping("a".into())).await.unwrap();
+    assert_eq!((one.requests, one.run, one.marked), (1, false, false), "{one:?}");
+    assert!(one.remains.unwrap().mappings.contains(&"b".to_owned()), "it is for `b`, too");
+    let all = store.withdraw(&client, &table()).await.unwrap();
+    assert_eq!((all.requests, all.scoped, all.run, all.marked), (2, 1, true, true), "{all:?}");
+    assert_eq!((all.remains, all.taken), (None, 0));
+    assert!(!store.mappings(&client).await.unwrap()[0].purge, "the purge's mark is withdrawn, too");
+    assert!(!store.begin_run(&client, "whole").await.unwrap(), "it must not begin");
+    store.save_cursor(&client, "whole", "{}", 1, 1, &Report::default()).await.unwrap();
+    store.save_mapping(&client, &mapping("a", 3, 1)).await.unwrap();
+    assert_eq!(one_run(&store, &client).await.status, RunStatus::Cancelled, "a new version, too");
+    store.forget_run(&client, &products()).await.unwrap();
+    assert_eq!(one_run(&store, &client).await.status, RunStatus::Cancelled, "until it is asked for");
+    store.start_requested(&client, &[], &run("asked", RunStatus::Queued, None), &[]).await.unwrap();
+    assert!(store.begin_run(&client, "asked").await.unwrap());
+
+    // What has begun goes on; a table that was never read is left marked.
+    let running = store.withdraw(&client, &table()).await.unwrap();
+    assert_eq!(
+        (running.run, running.marked, running.remains.unwrap().status.as_str()),
+        (false, false, "running")
+    );
+    assert!(store.begin_run(&client, "asked").await.unwrap());
+    let never = Target::Table(EntityName::new("public", "never"));
+    assert!(store.withdraw(&client, &never).await.unwrap().marked);
+}
+
+/// Many times over, a leader begins a run while somebody cancels it: exactly one of the two comes through.
+#[tokio::test(flavor = "multi_thread")]
+async fn either_the_leader_begins_or_the_cancel_withdraws() {
+    let (database, client, store) = fresh().await;
+    let leader = database.connect().await.unwrap();
+    store.save_mapping(&client, &mapping("a", 2, 1)).await.unwrap();
+    let whole = table();
+    for _ in 0..40 {
+        let asked = store.ask(&client, &table(), &[None], true).await.unwrap();
+        let ids: Vec<i64> = asked.iter().map(|asked| asked.id).collect();
+        let begins = async {
+            let taken = store.take_requests(&leader, &ids).await.unwrap();
+            if taken.is_empty() {
+                return false;
+            }
+            let due = StoredMapping { purge: true, ..mapping("a", 2, 1) };
+            store.start_requested(&leader, &[due], &run("r", RunStatus::Queued, None), &taken).await.unwrap();
+            store.begin_run(&leader, "r").await.unwrap()
+        };
+        let (began, withdrawn) = tokio::join!(begins, store.withdraw(&client, &whole));
+        let withdrawn = withdrawn.unwrap();
+        let status = one_run(&store, &client).await.status;
+        let cancelled = withdrawn.requests + u64::from(withdrawn.run) > 0;
+        assert_eq!(began, !cancelled, "{withdrawn:?}");
+        assert_eq!(status, if began { RunStatus::Running } else { RunStatus::Cancelled }, "{withdrawn:?}");
+        // Withdrawn, running, or about to be: never silent.
+        assert!(cancelled || withdrawn.remains.is_some() || withdrawn.taken > 0, "{withdrawn:?}");
+        client.execute("delete from anabranch.run", &[]).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn controls_hold_side_by_side_and_leave_nothing() {
+    let (_database, client, store) = fresh().await;
+    let entity = products();
+    store.save_paused(&client, Some(&entity), true).await.unwrap();
+    store.save_rate(&client, Some(&entity), Some(50)).await.unwrap();
+    store.save_rate(&client, None, Some(u32::MAX)).await.unwrap();
+    let controls = store.controls(&client).await.unwrap();
+    assert_eq!(
+        (controls[0].entity.clone(), controls[0].rows_per_second),
+        (None, Some(i32::MAX.cast_unsigned()))
+    );
+    assert_eq!((controls[1].paused, controls[1].rows_per_second), (true, Some(50)));
+    store.save_paused(&client, Some(&entity), false).await.unwrap();
+    store.save_rate(&client, Some(&entity), None).await.unwrap();
+    store.save_rate(&client, None, None).await.unwrap();
+    assert_eq!(store.controls(&client).await.unwrap(), []);
+}
