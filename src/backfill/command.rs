@@ -55,7 +55,7 @@ pub struct RunSpec {
     pub chunks: u64,
     /// About how many rows the table has.
     pub estimate: Option<u64>,
-    /// Whether it was begun before: it can no longer be withdrawn.
+    /// Whether its beginning was granted before: it can no longer be withdrawn.
     pub started: bool,
     /// Failures in a row.
     pub attempts: u32,
@@ -216,6 +216,12 @@ pub struct RunStats {
 /// What somebody else has to do. Commands are carried out in order, before the next event of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command<P> {
+    /// Store that the run begins, unless somebody has withdrawn it, and answer with
+    /// [`super::Machine::begun`]. Nothing is read for it before.
+    Begin {
+        /// The run.
+        run: Arc<str>,
+    },
     /// Read a page, and abandon whatever is still being read for this run.
     Read(ReadRequest),
     /// Deliver the chunk to the run's mappings, *here*: after every transaction that was applied so far
@@ -298,6 +304,8 @@ pub struct RunView<'a> {
     pub chunks: u64,
     /// The part of the table that is done, from 0 to 1, where it can be told.
     pub share: Option<f64>,
+    /// Whether its beginning was granted: it can no longer be withdrawn.
+    pub started: bool,
     /// Whether it reads, rather than waits for its turn.
     pub active: bool,
     /// Whether it waits for streamed commits to become visible.

@@ -303,10 +303,16 @@ impl<P> Machine<P> {
         self.proceed(out)
     }
 
-    /// Withdraws the table's run if nothing was read for it yet; its id, if so.
-    pub fn cancel(&mut self, table: u32) -> Option<Arc<str>> {
-        let queued = self.runs.get(&table).is_some_and(|run| !run.spec.started);
-        queued.then(|| self.runs.remove(&table).map(|run| run.spec.run)).flatten()
+    /// The answer to [`Command::Begin`]: whether the run begins. Otherwise it was withdrawn, and is forgotten.
+    pub fn begun(&mut self, run: &str, granted: bool) -> Vec<Command<P>> {
+        let asked = |entry: &(&u32, &mut Run<P>)| *entry.1.spec.run == *run;
+        if let Some((&table, run)) = self.runs.iter_mut().find(asked) {
+            (run.asked, run.spec.started) = (false, run.spec.started || granted);
+            if !run.spec.started {
+                self.runs.remove(&table);
+            }
+        }
+        self.proceed(Vec::new())
     }
 
     /// Ends a mapping's part in the table's run; the run's id, if it has no mapping left and is forgotten.
@@ -353,6 +359,7 @@ impl<P> Machine<P> {
             rows: run.spec.rows,
             chunks: run.spec.chunks,
             share: share_done(run.spec.rows, run.spec.estimate),
+            started: run.spec.started,
             active: run.active,
             blocked: !run.window.may_read(self.limbo.latest().map(AsRef::as_ref)),
             in_flight: run.in_flight(),
@@ -440,6 +447,12 @@ impl<P> Machine<P> {
         let latest = self.limbo.latest();
         for run in self.runs.values_mut().filter(|run| run.active) {
             if run.wants_page(share) && run.window.may_read(latest.map(AsRef::as_ref)) {
+                if !run.spec.started {
+                    if !std::mem::replace(&mut run.asked, true) {
+                        out.push(Command::Begin { run: Arc::clone(&run.spec.run) });
+                    }
+                    continue;
+                }
                 self.serial += 1;
                 let attempt = Attempt { incarnation: self.incarnation, serial: self.serial };
                 let request = run.begin_read(attempt, latest.cloned(), self.settings.page.bytes);

@@ -38,7 +38,12 @@ impl Bench {
         Self { machine: Machine::new(settings, 7, None) }
     }
 
+    /// A run that was begun before.
     fn spec(table: u32) -> RunSpec {
+        RunSpec { started: true, ..Self::queued(table) }
+    }
+
+    fn queued(table: u32) -> RunSpec {
         RunSpec::new(format!("run-{table}"), EntityName::new("public", format!("t{table}")), table)
     }
 
@@ -407,13 +412,12 @@ fn a_request_during_a_run_wins_with_the_mappings_of_both() {
     assert_eq!(out[0], superseded);
     assert_eq!(after(&only_read(&out)), None);
     assert_eq!(bench.machine.durable(first.attempt), [], "later progress of the old run is discarded");
-    assert_eq!(bench.machine.cancel(1), None, "a running one completes");
     assert_eq!(bench.machine.remove_mapping(1, "a"), None);
     assert_eq!(bench.machine.remove_mapping(1, "b").as_deref(), Some("new"));
 }
 
 #[test]
-fn a_request_during_a_pause_waits_for_it_and_cancel_withdraws_what_is_queued() {
+fn a_request_during_a_pause_waits_for_it() {
     let mut bench = Bench::new();
     let request = only_read(&bench.machine.add(Bench::spec(1)));
     let failure = ReadFailure { timed_out: false, message: "no right to read".into() };
@@ -421,9 +425,23 @@ fn a_request_during_a_pause_waits_for_it_and_cancel_withdraws_what_is_queued() {
     let out = bench.machine.add(RunSpec { run: "new".into(), ..Bench::spec(1) });
     assert!(reads(&out).is_empty());
     assert_eq!(bench.machine.run(1).unwrap().attempts, 1);
-    bench.machine.add(RunSpec { not_before: i64::MAX, ..Bench::spec(2) });
-    assert_eq!(bench.machine.cancel(2).as_deref(), Some("run-2"));
     only_read(&bench.machine.tick(6 * SECOND));
+}
+
+#[test]
+fn a_run_reads_once_its_beginning_is_granted_and_is_forgotten_once_it_was_withdrawn() {
+    let begin = |table: u32| Command::Begin { run: format!("run-{table}").into() };
+    let mut bench = Bench::new();
+    assert_eq!(bench.machine.add(Bench::queued(1)), [begin(1)]);
+    assert_eq!(bench.machine.add(Bench::queued(2)), [], "its place is taken while it is asked about");
+    assert_eq!(bench.machine.tick(SECOND), [], "asked once");
+    assert_eq!(bench.machine.begun("another", true), []);
+    assert_eq!(bench.machine.begun("run-1", false), [begin(2)]);
+    assert!(bench.machine.run(1).is_none());
+    assert!(!bench.machine.run(2).unwrap().started);
+    assert_eq!(only_read(&bench.machine.begun("run-2", true)).table, 2);
+    assert_eq!(bench.machine.begun("run-2", false), [], "begun is begun");
+    assert!(bench.machine.run(2).unwrap().started);
 }
 
 #[test]

@@ -48,6 +48,8 @@ pub(super) struct Run<P> {
     pub(super) turn: u64,
     /// The pause is for a target, not for a reading: it ends when something gets through.
     pub(super) undelivered: bool,
+    /// Its beginning was asked for, and not yet answered.
+    pub(super) asked: bool,
     key: Option<Vec<KeyColumn>>,
     page: Page,
     flights: VecDeque<Flight<P>>,
@@ -68,6 +70,7 @@ impl<P> Run<P> {
             active: false,
             turn,
             undelivered: false,
+            asked: false,
             flights: VecDeque::new(),
             exhausted: false,
             spec,
@@ -136,7 +139,6 @@ impl<P> Run<P> {
             limit: self.page.limit(),
             max_bytes,
         };
-        self.spec.started = true;
         self.flights.push_back(Flight {
             chunk: self.next_chunk,
             attempt,
