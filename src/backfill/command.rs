@@ -4,7 +4,9 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use crate::model::{EntityName, Lsn, Scope, Snapshot};
 
-use super::{Attempt, Cursor, KeyColumn, Keys, Marker, MarkerKind, PageSettings, RereadReason, Timestamp};
+use super::{
+    Attempt, Cursor, KeyColumn, Keys, Marker, MarkerKind, PageSettings, RereadReason, Stage, Timestamp,
+};
 
 /// The bounds of a machine.
 #[derive(Clone, Copy, Debug)]
@@ -209,7 +211,7 @@ pub struct RunStats {
     pub dropped: u64,
     /// Chunks that were read again.
     pub rereads: u64,
-    /// Readings that failed.
+    /// Readings and deliveries that failed.
     pub retries: u64,
 }
 
@@ -265,7 +267,7 @@ pub enum Command<P> {
         /// Why.
         reason: RestartReason,
     },
-    /// Store that a new request took the place of a run.
+    /// Store that a new request took the place of a run, which may be a scoped one.
     Supersede {
         /// The run that is no more.
         old: Arc<str>,
@@ -298,6 +300,8 @@ pub struct RunView<'a> {
     pub entity: &'a EntityName,
     /// The mappings that its rows are for.
     pub mappings: &'a BTreeSet<String>,
+    /// The rows that it reads, where not all.
+    pub scope: Option<&'a Scope>,
     /// Rows that are durable.
     pub rows: u64,
     /// Chunks that are durable.
@@ -310,6 +314,8 @@ pub struct RunView<'a> {
     pub active: bool,
     /// Whether it waits for streamed commits to become visible.
     pub blocked: bool,
+    /// What it waits for. Once its oldest chunk is emitted: [`Stage::Delivering`], whatever its targets do.
+    pub stage: Stage,
     /// Chunks in flight.
     pub in_flight: usize,
     /// Failures in a row.
