@@ -4,7 +4,9 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use crate::model::{EntityName, Lsn, Scope, Snapshot};
 
-use super::{Attempt, Cursor, KeyColumn, Keys, Marker, MarkerKind, PageSettings, RereadReason, Timestamp};
+use super::{
+    Attempt, Cursor, KeyColumn, Keys, Marker, MarkerKind, PageSettings, RereadReason, Stage, Timestamp,
+};
 
 /// The bounds of a machine.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +57,7 @@ pub struct RunSpec {
     pub chunks: u64,
     /// About how many rows the table has.
     pub estimate: Option<u64>,
-    /// Whether it was begun before: it can no longer be withdrawn.
+    /// Whether its beginning was granted before: it can no longer be withdrawn.
     pub started: bool,
     /// Failures in a row.
     pub attempts: u32,
@@ -209,13 +211,19 @@ pub struct RunStats {
     pub dropped: u64,
     /// Chunks that were read again.
     pub rereads: u64,
-    /// Readings that failed.
+    /// Readings and deliveries that failed.
     pub retries: u64,
 }
 
 /// What somebody else has to do. Commands are carried out in order, before the next event of the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command<P> {
+    /// Store that the run begins, unless somebody has withdrawn it, and answer with
+    /// [`super::Machine::begun`]. Nothing is read for it before.
+    Begin {
+        /// The run.
+        run: Arc<str>,
+    },
     /// Read a page, and abandon whatever is still being read for this run.
     Read(ReadRequest),
     /// Deliver the chunk to the run's mappings, *here*: after every transaction that was applied so far
@@ -259,7 +267,7 @@ pub enum Command<P> {
         /// Why.
         reason: RestartReason,
     },
-    /// Store that a new request took the place of a run.
+    /// Store that a new request took the place of a run, which may be a scoped one.
     Supersede {
         /// The run that is no more.
         old: Arc<str>,
@@ -292,16 +300,22 @@ pub struct RunView<'a> {
     pub entity: &'a EntityName,
     /// The mappings that its rows are for.
     pub mappings: &'a BTreeSet<String>,
+    /// The rows that it reads, where not all.
+    pub scope: Option<&'a Scope>,
     /// Rows that are durable.
     pub rows: u64,
     /// Chunks that are durable.
     pub chunks: u64,
     /// The part of the table that is done, from 0 to 1, where it can be told.
     pub share: Option<f64>,
+    /// Whether its beginning was granted: it can no longer be withdrawn.
+    pub started: bool,
     /// Whether it reads, rather than waits for its turn.
     pub active: bool,
     /// Whether it waits for streamed commits to become visible.
     pub blocked: bool,
+    /// What it waits for. Once its oldest chunk is emitted: [`Stage::Delivering`], whatever its targets do.
+    pub stage: Stage,
     /// Chunks in flight.
     pub in_flight: usize,
     /// Failures in a row.

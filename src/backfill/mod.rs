@@ -26,15 +26,13 @@ mod cursor;
 mod keys;
 mod machine;
 mod marker;
+mod pace;
 mod report;
 mod run;
 mod schedule;
 mod visibility;
 mod window;
 
-#[cfg(test)]
-#[expect(clippy::cast_possible_truncation, reason = "small numbers of tests")]
-mod machine_tests;
 #[cfg(test)]
 #[expect(clippy::cast_possible_truncation, reason = "small numbers of tests")]
 mod simulation;
@@ -47,7 +45,8 @@ pub use cursor::{Cursor, KeyColumn, Page, PageSettings, share_done};
 pub use keys::Keys;
 pub use machine::Machine;
 pub use marker::{Attempt, MESSAGE_PREFIX, Marker, MarkerKind};
-pub use report::{Report, Stage};
+pub use pace::{Controls, TableControl};
+pub use report::{Account, Report, Stage};
 pub use schedule::{Timestamp, pause};
 pub use visibility::{Limbo, covers, everything_before};
 pub use window::{RereadReason, Touch, Verdict, Window};

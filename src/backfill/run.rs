@@ -11,12 +11,12 @@ use crate::model::{Lsn, Snapshot};
 
 use super::{
     Attempt, ChunkRead, Command, Cursor, Emission, KeyColumn, Keys, Page, ReadRequest, RereadReason,
-    RestartReason, RunSpec, RunStats, Settings, Verdict, Window,
+    RestartReason, RunSpec, RunStats, Settings, Stage, Verdict, Window,
     schedule::{Standing, Timestamp},
 };
 
 #[derive(Debug)]
-enum Stage<P> {
+enum Place<P> {
     /// Nothing is known but that its snapshot is younger than this one.
     Reading { guard: Option<Arc<Snapshot>> },
     /// Waits for its high watermark, and for the chunks before it.
@@ -34,9 +34,10 @@ struct Flight<P> {
     exhausted: bool,
     rows: u64,
     bytes: usize,
+    began: Timestamp,
     high: bool,
     relation_changed: bool,
-    stage: Stage<P>,
+    place: Place<P>,
 }
 
 #[derive(Debug)]
@@ -48,6 +49,8 @@ pub(super) struct Run<P> {
     pub(super) turn: u64,
     /// The pause is for a target, not for a reading: it ends when something gets through.
     pub(super) undelivered: bool,
+    /// Its beginning was asked for, and not yet answered.
+    pub(super) asked: bool,
     key: Option<Vec<KeyColumn>>,
     page: Page,
     flights: VecDeque<Flight<P>>,
@@ -68,6 +71,7 @@ impl<P> Run<P> {
             active: false,
             turn,
             undelivered: false,
+            asked: false,
             flights: VecDeque::new(),
             exhausted: false,
             spec,
@@ -105,8 +109,20 @@ impl<P> Run<P> {
         self.flights.len()
     }
 
+    /// Where its oldest chunk is.
+    pub(super) fn oldest_stage(&self) -> Option<Stage> {
+        let flight = self.flights.front()?;
+        Some(match flight.place {
+            Place::Reading { .. } => Stage::Reading,
+            // Otherwise it would have been judged.
+            Place::Read { .. } if flight.high => Stage::Yielding,
+            Place::Read { .. } => Stage::Stream,
+            Place::Emitted { .. } => Stage::Delivering,
+        })
+    }
+
     fn is_reading(&self) -> bool {
-        matches!(self.flights.back(), Some(Flight { stage: Stage::Reading { .. }, .. }))
+        matches!(self.flights.back(), Some(Flight { place: Place::Reading { .. }, .. }))
     }
 
     /// Whether there is a page to ask for, apart from visibility: `share` bounds the bytes that were read
@@ -124,6 +140,8 @@ impl<P> Run<P> {
         attempt: Attempt,
         guard: Option<Arc<Snapshot>>,
         max_bytes: usize,
+        most: u32,
+        now: Timestamp,
     ) -> ReadRequest {
         let request = ReadRequest {
             run: Arc::clone(&self.spec.run),
@@ -133,10 +151,9 @@ impl<P> Run<P> {
             attempt,
             scope: self.spec.scope.clone(),
             after: self.read_from.clone(),
-            limit: self.page.limit(),
+            limit: self.page.limit().min(most),
             max_bytes,
         };
-        self.spec.started = true;
         self.flights.push_back(Flight {
             chunk: self.next_chunk,
             attempt,
@@ -145,24 +162,29 @@ impl<P> Run<P> {
             exhausted: false,
             rows: 0,
             bytes: 0,
+            began: now,
             high: false,
             relation_changed: false,
-            stage: Stage::Reading { guard },
+            place: Place::Reading { guard },
         });
         self.next_chunk += 1;
         request
     }
 
-    /// The page that was being read has arrived. A key other than the run's restarts it.
-    pub(super) fn arrived(&mut self, read: ChunkRead<P>, out: &mut Vec<Command<P>>) {
+    /// The page that was being read has arrived. A key other than the run's restarts it. Gives how many rows
+    /// it has, and when its reading began.
+    pub(super) fn arrived(
+        &mut self,
+        read: ChunkRead<P>,
+        out: &mut Vec<Command<P>>,
+    ) -> Option<(u64, Timestamp)> {
         if self.key.as_ref().is_some_and(|key| *key != read.key) {
-            return self.restart(RestartReason::KeyChanged, out);
+            self.restart(RestartReason::KeyChanged, out);
+            return None;
         }
-        let Some(flight) = self.flights.iter_mut().find(|flight| flight.attempt == read.attempt) else {
-            return;
-        };
-        if !matches!(flight.stage, Stage::Reading { .. }) {
-            return;
+        let flight = self.flights.iter_mut().find(|flight| flight.attempt == read.attempt)?;
+        if !matches!(flight.place, Place::Reading { .. }) {
+            return None;
         }
         flight.rows = read.keys.len() as u64;
         flight.bytes = read.bytes.saturating_add(read.keys.size());
@@ -176,8 +198,9 @@ impl<P> Run<P> {
         self.page.learn(flight.rows, read.bytes, read.elapsed);
         self.stats.rows += flight.rows;
         self.stats.bytes += read.bytes as u64;
-        flight.stage = Stage::Read { snapshot: read.snapshot, keys: read.keys, rows: read.rows };
+        flight.place = Place::Read { snapshot: read.snapshot, keys: read.keys, rows: read.rows };
         self.key = Some(read.key);
+        Some((flight.rows, flight.began))
     }
 
     /// The stream has shown the low watermark: changes of the relation before it are in the snapshot.
@@ -203,7 +226,7 @@ impl<P> Run<P> {
     pub(super) fn settle(&mut self, out: &mut Vec<Command<P>>) {
         while let Some(at) = self.undecided() {
             let flight = &self.flights[at];
-            let Stage::Read { snapshot, keys, .. } = &flight.stage else { return };
+            let Place::Read { snapshot, keys, .. } = &flight.place else { return };
             if !flight.high {
                 return;
             }
@@ -227,14 +250,14 @@ impl<P> Run<P> {
     }
 
     fn undecided(&self) -> Option<usize> {
-        self.flights.iter().position(|flight| !matches!(flight.stage, Stage::Emitted { .. }))
+        self.flights.iter().position(|flight| !matches!(flight.place, Place::Emitted { .. }))
     }
 
     fn emit(&mut self, at: usize, dropped: Vec<u32>, out: &mut Vec<Command<P>>) {
         let read = self.spec.rows + self.flights.iter().take(at + 1).map(|flight| flight.rows).sum::<u64>();
         let flight = &mut self.flights[at];
-        let stage = std::mem::replace(&mut flight.stage, Stage::Emitted { durable: false });
-        let Stage::Read { rows, .. } = stage else { return };
+        let place = std::mem::replace(&mut flight.place, Place::Emitted { durable: false });
+        let Place::Read { rows, .. } = place else { return };
         self.stats.chunks += 1;
         self.stats.dropped += dropped.len() as u64;
         out.push(Command::Emit(Emission {
@@ -251,10 +274,10 @@ impl<P> Run<P> {
 
     /// Forgets what every undecided and every later reading sees; `latest` was taken before any later one.
     pub(super) fn advance(&mut self, latest: Option<&Arc<Snapshot>>) {
-        let oldest = match self.undecided().map(|at| &self.flights[at].stage) {
-            Some(Stage::Reading { guard }) => guard.as_ref(),
-            Some(Stage::Read { snapshot, .. }) => Some(snapshot),
-            Some(Stage::Emitted { .. }) | None => latest,
+        let oldest = match self.undecided().map(|at| &self.flights[at].place) {
+            Some(Place::Reading { guard }) => guard.as_ref(),
+            Some(Place::Read { snapshot, .. }) => Some(snapshot),
+            Some(Place::Emitted { .. }) | None => latest,
         };
         if let Some(oldest) = oldest {
             self.window.advance(oldest);
@@ -309,7 +332,7 @@ impl<P> Run<P> {
     /// A chunk is durable in every target. True when the run is complete.
     pub(super) fn durable(&mut self, attempt: Attempt, out: &mut Vec<Command<P>>) -> bool {
         if let Some(at) = self.position(attempt)
-            && let Stage::Emitted { durable } = &mut self.flights[at].stage
+            && let Place::Emitted { durable } = &mut self.flights[at].place
         {
             *durable = true;
             if std::mem::take(&mut self.undelivered) {
@@ -318,7 +341,7 @@ impl<P> Run<P> {
         }
         let mut saved = None;
         let mut complete = false;
-        while let Some(Flight { stage: Stage::Emitted { durable: true }, .. }) = self.flights.front() {
+        while let Some(Flight { place: Place::Emitted { durable: true }, .. }) = self.flights.front() {
             let Some(flight) = self.flights.pop_front() else { break };
             self.spec.rows += flight.rows;
             self.spec.chunks = flight.chunk + 1;

@@ -74,6 +74,7 @@ impl Branch {
         scribe: &Scribe,
     ) -> Vec<Command<Rows>> {
         match command {
+            Command::Begin { run } => return machine.begun(&run, true),
             Command::Read(request) => {
                 self.clock(&request.run);
                 self.reading.retain(|_, run| *run != request.run);

@@ -190,6 +190,7 @@ impl World {
             }
             16 => {
                 host.answer_probe(source, rng)?;
+                host.answer_beginning(source, rng)?;
             }
             17 => host.tick(1000 + rng.below(4_000_000) as i64, source, rng)?,
             18 => host.confirm(source)?,
@@ -251,6 +252,7 @@ impl World {
             }
             while host.acknowledge(source, rng)? {}
             while host.answer_probe(source, rng)? {}
+            while host.answer_beginning(source, rng)? {}
             host.confirm(source)?;
             if host.readers() == 0 {
                 host.sleep(source, rng)?;

@@ -11,6 +11,7 @@ impl Host {
     ) -> Result<(), String> {
         for command in commands {
             match command {
+                Command::Begin { run } => self.live.beginnings.push_back(run),
                 Command::Read(request) => self.live.readers.push(Reader { request, stage: Reading::Start }),
                 Command::Emit(emission) => self.emit(emission, source, rng)?,
                 Command::Reread { .. } => self.rereads += 1,

@@ -101,6 +101,8 @@ struct Live {
     lanes: Vec<Lane>,
     readers: Vec<Reader>,
     probes: VecDeque<Arc<Snapshot>>,
+    /// Runs whose beginning was asked for.
+    beginnings: VecDeque<Arc<str>>,
     waiting: HashMap<Attempt, Waiting>,
     durable: Vec<Attempt>,
     /// Fault injection: chunks that are emitted later than they should be, and DBLog's own windows.
@@ -198,6 +200,7 @@ impl Host {
             lanes: lanes.collect(),
             readers: Vec::new(),
             probes: VecDeque::new(),
+            beginnings: VecDeque::new(),
             waiting: HashMap::new(),
             durable: Vec::new(),
             late: Vec::new(),
@@ -446,6 +449,17 @@ impl Host {
     pub(super) fn answer_probe(&mut self, source: &mut Source, rng: &mut Prng) -> Result<bool, String> {
         let Some(snapshot) = self.live.probes.pop_front() else { return Ok(false) };
         let commands = self.live.machine.probe(&snapshot);
+        self.carry_out(commands, source, rng)?;
+        Ok(true)
+    }
+
+    /// The state schema's answer to a run's beginning.
+    pub(super) fn answer_beginning(&mut self, source: &mut Source, rng: &mut Prng) -> Result<bool, String> {
+        let Some(run) = self.live.beginnings.pop_front() else { return Ok(false) };
+        let stored = self.stored(&run);
+        let granted = !stored.complete;
+        stored.spec.started |= granted;
+        let commands = self.live.machine.begun(&run, granted);
         self.carry_out(commands, source, rng)?;
         Ok(true)
     }

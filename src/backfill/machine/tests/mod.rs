@@ -1,13 +1,13 @@
 //! The machine, case by case: what the simulation found, and what has a case number.
 
+mod batches;
+mod requests;
+
 use std::{sync::Arc, time::Duration};
 
-use crate::model::{
-    Cell, Change, ChangeBatch, Column, EntityName, Lsn, Operation, Origin, Relation, ReplicaIdentity,
-    RowSpan, Snapshot, TransactionInfo, ValueType,
-};
+use crate::model::{EntityName, Lsn, Snapshot};
 
-use super::{
+use crate::backfill::{
     Attempt, ChunkRead, Command, Emission, KeyColumn, Keys, Machine, Marker, MarkerKind, PageSettings,
     ReadFailure, ReadRequest, RereadReason, RestartReason, RunSpec, Settings, Touch,
 };
@@ -38,7 +38,12 @@ impl Bench {
         Self { machine: Machine::new(settings, 7, None) }
     }
 
+    /// A run that was begun before.
     fn spec(table: u32) -> RunSpec {
+        RunSpec { started: true, ..Self::queued(table) }
+    }
+
+    fn queued(table: u32) -> RunSpec {
         RunSpec::new(format!("run-{table}"), EntityName::new("public", format!("t{table}")), table)
     }
 
@@ -391,122 +396,4 @@ fn a_torn_down_lane_gets_its_chunks_again() {
     let again = only_read(&bench.machine.rewind(1));
     assert_eq!((after(&again), again.chunk), (Some("2"), 1));
     assert_eq!(bench.machine.durable(second.attempt), []);
-}
-
-// --- requests -----------------------------------------------------------------------------------
-
-#[test]
-fn a_request_during_a_run_wins_with_the_mappings_of_both() {
-    let mut bench = Bench::new();
-    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    let first = only_read(&bench.machine.add(RunSpec { mappings: names(&["a"]), ..Bench::spec(1) }));
-    bench.read(&first, "9:9:", &[1, 2]);
-    let out = bench.machine.add(RunSpec { run: "new".into(), mappings: names(&["b"]), ..Bench::spec(1) });
-    let superseded =
-        Command::Supersede { old: "run-1".into(), new: "new".into(), mappings: names(&["a", "b"]) };
-    assert_eq!(out[0], superseded);
-    assert_eq!(after(&only_read(&out)), None);
-    assert_eq!(bench.machine.durable(first.attempt), [], "later progress of the old run is discarded");
-    assert_eq!(bench.machine.cancel(1), None, "a running one completes");
-    assert_eq!(bench.machine.remove_mapping(1, "a"), None);
-    assert_eq!(bench.machine.remove_mapping(1, "b").as_deref(), Some("new"));
-}
-
-#[test]
-fn a_request_during_a_pause_waits_for_it_and_cancel_withdraws_what_is_queued() {
-    let mut bench = Bench::new();
-    let request = only_read(&bench.machine.add(Bench::spec(1)));
-    let failure = ReadFailure { timed_out: false, message: "no right to read".into() };
-    bench.machine.read_failed(request.attempt, failure, SECOND);
-    let out = bench.machine.add(RunSpec { run: "new".into(), ..Bench::spec(1) });
-    assert!(reads(&out).is_empty());
-    assert_eq!(bench.machine.run(1).unwrap().attempts, 1);
-    bench.machine.add(RunSpec { not_before: i64::MAX, ..Bench::spec(2) });
-    assert_eq!(bench.machine.cancel(2).as_deref(), Some("run-2"));
-    only_read(&bench.machine.tick(6 * SECOND));
-}
-
-#[test]
-fn a_run_that_waits_for_visibility_lets_others_read() {
-    let mut bench = Bench::new();
-    let first = only_read(&bench.machine.add(RunSpec { skip_until: Lsn(200), ..Bench::spec(1) }));
-    bench.machine.add(Bench::spec(2));
-    bench.commit(846, 100, &[(1, Touch::Key(b"1"))]);
-    let out = bench.read(&first, "846:848:846", &[1, 2]);
-    assert_eq!(only_read(&out).table, 2);
-}
-
-// --- batches ------------------------------------------------------------------------------------
-
-fn relation() -> Arc<Relation> {
-    let column = |name: &str| Column {
-        name: name.into(),
-        type_oid: 25,
-        value_type: ValueType::Text,
-        identity: name == "id",
-    };
-    Arc::new(Relation {
-        oid: 1,
-        name: EntityName::new("public", "t1"),
-        replica_identity: ReplicaIdentity::Default,
-        columns: vec![column("id"), column("v")],
-        key: vec![0],
-    })
-}
-
-fn batch(changes: &[(Operation, Option<&str>, Option<&str>)]) -> ChangeBatch {
-    let mut batch = ChangeBatch::new(Origin::Stream);
-    let relation = batch.intern(&relation());
-    batch.transactions.push(TransactionInfo {
-        xid: 50,
-        commit_lsn: Lsn(100),
-        end_lsn: Lsn(105),
-        commit_time: 0,
-    });
-    for (sequence, (operation, old, new)) in (0..).zip(changes) {
-        let mut push = |id: &str| {
-            let start = batch.bytes.len() as u32;
-            batch.bytes.extend_from_slice(id.as_bytes());
-            let first = batch.cells.len() as u32;
-            let id = if id == "?" { Cell::Unchanged } else { Cell::Text { start, len: id.len() as u32 } };
-            batch.cells.extend([id, Cell::Null]);
-            RowSpan { first, count: 2 }
-        };
-        let (old, new) = (old.map(&mut push), new.map(&mut push));
-        batch.changes.push(Change { operation: *operation, relation, transaction: 0, sequence, new, old });
-    }
-    batch
-}
-
-fn dropped_after(changes: &[(Operation, Option<&str>, Option<&str>)]) -> Option<Vec<u32>> {
-    let page = PageSettings { most: 100, ..settings().page };
-    let mut bench = Bench::with(Settings { page, ..settings() });
-    let request = only_read(&bench.machine.add(Bench::spec(1)));
-    bench.machine.apply(&batch(changes));
-    let out = bench.read(&request, "50:50:", &[1, 2, 3, 4]);
-    emissions(&out).into_iter().next().map(|emission| emission.dropped)
-}
-
-#[test]
-fn batches_move_the_confirmable_position() {
-    let mut bench = Bench::new();
-    bench.machine.apply(&batch(&[]));
-    assert_eq!(bench.machine.confirmable(), Lsn(105), "nothing that a chunk could miss");
-    bench.machine.apply(&batch(&[(Operation::Insert, None, Some("1"))]));
-    assert_eq!(bench.machine.confirmable(), Lsn(100));
-}
-
-#[test]
-fn batches_touch_old_and_new_keys() {
-    use Operation::{Delete, Insert, Truncate, Update};
-    assert_eq!(dropped_after(&[(Insert, None, Some("9")), (Update, None, Some("2"))]), Some(vec![1]));
-    assert_eq!(dropped_after(&[(Update, Some("3"), Some("9")), (Delete, Some("4"), None)]), Some(vec![2, 3]));
-    assert_eq!(dropped_after(&[(Truncate, None, None)]), Some(vec![0, 1, 2, 3]));
-    assert_eq!(dropped_after(&[(Update, Some("1"), Some("?"))]), Some(vec![0]));
-    assert_eq!(dropped_after(&[(Update, None, Some("?"))]), None, "an unknown key: read again");
-    assert_eq!(
-        Keys::of_batch(&batch(&[(Operation::Read, None, Some("7"))])).unwrap().get(0),
-        Some(&b"7"[..])
-    );
-    assert_eq!(Keys::of_batch(&batch(&[(Operation::Read, None, Some("?"))])), None);
 }

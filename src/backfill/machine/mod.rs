@@ -1,15 +1,25 @@
 //! The machine: all runs of an installation, merged into its one stream.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+mod requests;
+mod views;
+
+#[cfg(test)]
+#[expect(clippy::cast_possible_truncation, reason = "small numbers of tests")]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::model::{ChangeBatch, Lsn, Operation, Relation, RowView, Snapshot, Xid, push_document_id};
 
 use super::{
-    Attempt, ChunkRead, Command, Limbo, Marker, MarkerKind, ReadFailure, RestartReason, RunSpec, RunView,
-    Settings, Timestamp, Touch, Window,
+    Attempt, ChunkRead, Command, Limbo, Marker, MarkerKind, ReadFailure, RunSpec, Settings, Timestamp, Touch,
+    pace::Pace,
     run::Run,
     schedule::{after, next},
-    share_done,
 };
 
 /// How soon a blocked run asks whether it may go on; doubles up to the probe interval.
@@ -28,6 +38,9 @@ pub struct Machine<P> {
     /// What the slot's creation left out; see [`Machine::new`].
     baseline: Option<Arc<Snapshot>>,
     runs: BTreeMap<u32, Run<P>>,
+    /// Scoped runs behind the run of their table, in the order in which they were asked for.
+    waiting: BTreeMap<u32, VecDeque<RunSpec>>,
+    pace: Pace,
     now: Timestamp,
     yielding: bool,
     last_probe: Timestamp,
@@ -65,6 +78,8 @@ impl<P> Machine<P> {
             limbo: Limbo::default(),
             baseline,
             runs: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            pace: Pace::default(),
             now: 0,
             yielding: false,
             last_probe: Timestamp::MIN,
@@ -161,11 +176,10 @@ impl<P> Machine<P> {
     /// The stream has shown a relation of this table that differs from the one it showed before.
     pub fn relation_changed(&mut self, table: u32, key_changed: bool) -> Vec<Command<P>> {
         let mut out = Vec::new();
-        if let Some(run) = self.runs.get_mut(&table) {
-            match key_changed {
-                true => run.restart(RestartReason::KeyChanged, &mut out),
-                false => run.relation_changed(),
-            }
+        if key_changed {
+            self.key_changed(table, &mut out);
+        } else if let Some(run) = self.runs.get_mut(&table) {
+            run.relation_changed();
         }
         self.proceed(out)
     }
@@ -196,7 +210,10 @@ impl<P> Machine<P> {
         let mut out = Vec::new();
         self.limbo.observe(&read.snapshot);
         if let Some(run) = self.run_of(read.attempt) {
-            run.arrived(read, &mut out);
+            let table = run.spec.table;
+            if let Some((rows, began)) = run.arrived(read, &mut out) {
+                self.pace.read(table, rows, began);
+            }
         }
         self.proceed(out)
     }
@@ -228,7 +245,7 @@ impl<P> Machine<P> {
         if let Some(run) = self.run_of(attempt) {
             let table = run.spec.table;
             if run.durable(attempt, &mut out) {
-                self.runs.remove(&table);
+                self.end(table);
             }
         }
         self.proceed(out)
@@ -243,6 +260,7 @@ impl<P> Machine<P> {
         if let Some(run) = self.runs.get_mut(&table) {
             run.fail(self.now, turn, error, &mut out);
             run.undelivered = true;
+            run.stats.retries += 1;
         }
         self.proceed(out)
     }
@@ -256,66 +274,6 @@ impl<P> Machine<P> {
         self.proceed(Vec::new())
     }
 
-    // --- requests -----------------------------------------------------------------------------------
-
-    /// Begins a run, or takes up a stored one, at this place of the stream: its targets receive every
-    /// transaction from the next one on (but for [`RunSpec::skip_until`]). A run of the same table is
-    /// superseded: its progress is discarded, its mappings are joined, its pause is kept.
-    pub fn add(&mut self, mut spec: RunSpec) -> Vec<Command<P>> {
-        let mut out = Vec::new();
-        #[cfg(test)]
-        let mut kept = None;
-        if let Some(old) = self.runs.remove(&spec.table) {
-            #[cfg(test)]
-            if self.sabotage == Some(Sabotage::KeepWindow) {
-                kept = Some(old.window);
-            }
-            spec.mappings.extend(old.spec.mappings);
-            (spec.attempts, spec.not_before) = (old.spec.attempts, old.spec.not_before);
-            spec.skip_until = spec.skip_until.max(old.spec.skip_until);
-            if let (Some(one), Some(two)) = (&spec.baseline, &old.spec.baseline) {
-                spec.baseline = Some(Arc::clone(if super::covers(one, two) { one } else { two }));
-            } else {
-                spec.baseline = spec.baseline.or(old.spec.baseline);
-            }
-            spec.started |= old.spec.started;
-            out.push(Command::Supersede {
-                old: old.spec.run,
-                new: Arc::clone(&spec.run),
-                mappings: spec.mappings.clone(),
-            });
-        }
-        let baselines = self.baseline.iter().chain(&spec.baseline).cloned().collect();
-        let window = Window::new(self.limbo.unseen(), baselines, self.settings.window_bytes);
-        #[cfg(test)]
-        let window = kept.unwrap_or(window);
-        let turn = self.next_turn();
-        self.runs.insert(spec.table, Run::new(spec, window, &self.settings, turn));
-        self.proceed(out)
-    }
-
-    /// Begins the table's run again from the first row.
-    pub fn restart(&mut self, table: u32) -> Vec<Command<P>> {
-        let mut out = Vec::new();
-        if let Some(run) = self.runs.get_mut(&table) {
-            run.restart(RestartReason::Asked, &mut out);
-        }
-        self.proceed(out)
-    }
-
-    /// Withdraws the table's run if nothing was read for it yet; its id, if so.
-    pub fn cancel(&mut self, table: u32) -> Option<Arc<str>> {
-        let queued = self.runs.get(&table).is_some_and(|run| !run.spec.started);
-        queued.then(|| self.runs.remove(&table).map(|run| run.spec.run)).flatten()
-    }
-
-    /// Ends a mapping's part in the table's run; the run's id, if it has no mapping left and is forgotten.
-    pub fn remove_mapping(&mut self, table: u32, mapping: &str) -> Option<Arc<str>> {
-        let run = self.runs.get_mut(&table)?;
-        let last = run.spec.mappings.remove(mapping) && run.spec.mappings.is_empty();
-        last.then(|| self.runs.remove(&table).map(|run| run.spec.run)).flatten()
-    }
-
     // --- time ---------------------------------------------------------------------------------------
 
     /// Time has passed.
@@ -327,40 +285,15 @@ impl<P> Machine<P> {
     /// When [`Machine::tick`] has something to do next, if nothing else happens.
     #[must_use]
     pub fn next_wake(&self) -> Option<Timestamp> {
-        let pauses = self.runs.values().filter(|run| !run.active).map(|run| run.spec.not_before);
+        let share = self.share();
+        let free = self.runs.values().filter(|run| !self.pace.paused(run.spec.table)).filter_map(|run| {
+            match run.active {
+                true => run.wants_page(share).then(|| self.pace.free_at(run.spec.table)),
+                false => Some(run.spec.not_before),
+            }
+        });
         let probe = self.probe_pause().map(|pause| after(self.last_probe, pause));
-        pauses.filter(|at| *at > self.now).chain(probe).min().map(|at| at.max(self.now))
-    }
-
-    // --- looking ------------------------------------------------------------------------------------
-
-    /// The runs, by table.
-    pub fn runs(&self) -> impl Iterator<Item = (u32, RunView<'_>)> {
-        self.runs.iter().map(|(table, run)| (*table, self.view(run)))
-    }
-
-    /// The run of a table.
-    #[must_use]
-    pub fn run(&self, table: u32) -> Option<RunView<'_>> {
-        self.runs.get(&table).map(|run| self.view(run))
-    }
-
-    fn view<'a>(&self, run: &'a Run<P>) -> RunView<'a> {
-        RunView {
-            run: &run.spec.run,
-            entity: &run.spec.entity,
-            mappings: &run.spec.mappings,
-            rows: run.spec.rows,
-            chunks: run.spec.chunks,
-            share: share_done(run.spec.rows, run.spec.estimate),
-            active: run.active,
-            blocked: !run.window.may_read(self.limbo.latest().map(AsRef::as_ref)),
-            in_flight: run.in_flight(),
-            attempts: run.spec.attempts,
-            not_before: run.spec.not_before,
-            window_bytes: run.window.size(),
-            stats: run.stats,
-        }
+        free.filter(|at| *at > self.now).chain(probe).min().map(|at| at.max(self.now))
     }
 
     // --- inside -------------------------------------------------------------------------------------
@@ -410,11 +343,12 @@ impl<P> Machine<P> {
         }
     }
 
-    /// A run that must wait for visibility does not stand in the way of others.
+    /// A run that must wait for visibility, or for somebody to resume it, does not stand in the way of others.
     fn step_aside(&mut self) {
         let latest = self.limbo.latest().map(AsRef::as_ref);
         for run in self.runs.values_mut().filter(|run| run.active) {
-            if run.in_flight() == 0 && !run.window.may_read(latest) {
+            let waits = self.pace.paused(run.spec.table) || !run.window.may_read(latest);
+            if run.in_flight() == 0 && waits {
                 self.turns += 1;
                 (run.active, run.turn) = (false, self.turns);
             }
@@ -426,7 +360,10 @@ impl<P> Machine<P> {
         while active < self.settings.max_concurrent.max(1) {
             let latest = self.limbo.latest().map(AsRef::as_ref);
             let standings = self.runs.iter().map(|(table, run)| (*table, run.standing()));
-            let ready = |table| self.runs.get(&table).is_some_and(|run| run.window.may_read(latest));
+            let ready = |table| {
+                !self.pace.paused(table)
+                    && self.runs.get(&table).is_some_and(|run| run.window.may_read(latest))
+            };
             let Some(table) = next(standings, self.now, ready) else { return };
             let Some(run) = self.runs.get_mut(&table) else { return };
             run.active = true;
@@ -434,25 +371,43 @@ impl<P> Machine<P> {
         }
     }
 
-    fn read(&mut self, out: &mut Vec<Command<P>>) {
+    /// The bytes that each active run may hold.
+    fn share(&self) -> usize {
         let active = self.runs.values().filter(|run| run.active).count();
-        let share = self.settings.prefetch_bytes / active.max(1);
+        self.settings.prefetch_bytes / active.max(1)
+    }
+
+    fn read(&mut self, out: &mut Vec<Command<P>>) {
+        let share = self.share();
         let latest = self.limbo.latest();
-        for run in self.runs.values_mut().filter(|run| run.active) {
-            if run.wants_page(share) && run.window.may_read(latest.map(AsRef::as_ref)) {
-                self.serial += 1;
-                let attempt = Attempt { incarnation: self.incarnation, serial: self.serial };
-                let request = run.begin_read(attempt, latest.cloned(), self.settings.page.bytes);
-                run.advance(latest);
-                out.push(Command::Read(request));
+        for run in self.runs.values_mut().filter(|run| run.active && run.wants_page(share)) {
+            let table = run.spec.table;
+            if !run.window.may_read(latest.map(AsRef::as_ref))
+                || self.pace.paused(table)
+                || self.pace.free_at(table) > self.now
+            {
+                continue;
             }
+            if !run.spec.started {
+                if !std::mem::replace(&mut run.asked, true) {
+                    out.push(Command::Begin { run: Arc::clone(&run.spec.run) });
+                }
+                continue;
+            }
+            self.serial += 1;
+            let attempt = Attempt { incarnation: self.incarnation, serial: self.serial };
+            let (bytes, most) = (self.settings.page.bytes, self.pace.most(table));
+            out.push(Command::Read(run.begin_read(attempt, latest.cloned(), bytes, most, self.now)));
+            run.advance(latest);
         }
     }
 
     /// Whether a run waits for visibility, and for nothing else.
     fn is_blocked(&self) -> bool {
         let latest = self.limbo.latest().map(AsRef::as_ref);
-        let due = |run: &&Run<P>| run.active || run.spec.not_before <= self.now;
+        let due = |run: &&Run<P>| {
+            (run.active || run.spec.not_before <= self.now) && !self.pace.paused(run.spec.table)
+        };
         self.runs.values().filter(due).any(|run| !run.window.may_read(latest))
     }
 
