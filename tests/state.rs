@@ -168,7 +168,7 @@ async fn a_crash_between_taking_and_starting_loses_no_request() {
     let mut queued = run("whole", RunStatus::Queued, None);
     queued.report.rows = 3;
     let due = StoredMapping { purge: true, ..mapping("a", 2, 1) };
-    store.start_requested(&client, &[due], &queued, &taken).await.unwrap();
+    store.start_requested(&client, &[due], Some(&queued), &taken).await.unwrap();
     let left = store.pending_requests(&client).await.unwrap();
     assert_eq!(left.iter().map(|left| left.request.id).collect::<Vec<_>>(), [fourth.id], "not {}", part.id);
     assert_eq!(one_run(&store, &client).await, queued);
@@ -217,7 +217,7 @@ async fn cancel_withdraws_what_has_not_begun_and_nothing_else() {
     assert_eq!(one_run(&store, &client).await.status, RunStatus::Cancelled, "a new version, too");
     store.forget_run(&client, &products()).await.unwrap();
     assert_eq!(one_run(&store, &client).await.status, RunStatus::Cancelled, "until it is asked for");
-    store.start_requested(&client, &[], &run("asked", RunStatus::Queued, None), &[]).await.unwrap();
+    store.start_requested(&client, &[], Some(&run("asked", RunStatus::Queued, None)), &[]).await.unwrap();
     assert!(store.begin_run(&client, "asked").await.unwrap());
 
     // What has begun goes on; a table that was never read is left marked.
@@ -247,7 +247,10 @@ async fn either_the_leader_begins_or_the_cancel_withdraws() {
                 return false;
             }
             let due = StoredMapping { purge: true, ..mapping("a", 2, 1) };
-            store.start_requested(&leader, &[due], &run("r", RunStatus::Queued, None), &taken).await.unwrap();
+            store
+                .start_requested(&leader, &[due], Some(&run("r", RunStatus::Queued, None)), &taken)
+                .await
+                .unwrap();
             store.begin_run(&leader, "r").await.unwrap()
         };
         let (began, withdrawn) = tokio::join!(begins, store.withdraw(&client, &whole));

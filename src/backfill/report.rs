@@ -28,6 +28,23 @@ pub enum Stage {
     Backoff,
 }
 
+impl Stage {
+    /// The word in logs and in `status`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Reading => "reading",
+            Self::Stream => "stream",
+            Self::Yielding => "yielding",
+            Self::Transforming => "transforming",
+            Self::Delivering => "delivering",
+            Self::Throttled => "throttled",
+            Self::Backoff => "backoff",
+        }
+    }
+}
+
 /// A run's account so far. Kept with the run, so that a restart goes on counting.
 ///
 /// The times are exclusive: every moment of the run's wall time belongs to one [`Stage`].

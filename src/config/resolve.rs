@@ -225,6 +225,7 @@ impl Resolver<'_> {
             slot,
             publication,
             manage_publication: table.manage_publication.as_ref().is_none_or(|typed| typed.value),
+            purge_on_repair: table.purge_on_repair.as_ref().is_some_and(|typed| typed.value),
             status_interval,
             silence_limit,
             heartbeat_interval,

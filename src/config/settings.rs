@@ -49,6 +49,9 @@ pub struct SourceSettings {
     pub publication: String,
     /// Whether the publication is created and altered to fit the mappings.
     pub manage_publication: bool,
+    /// Whether destinations are emptied before the rebuild that repairs a gap in the stream, where their sinks
+    /// can: rows that were deleted while nobody listened leave documents behind otherwise.
+    pub purge_on_repair: bool,
     /// How often the position is told to the server at the least.
     pub status_interval: Duration,
     /// How long the server may say nothing until the link counts as dead.

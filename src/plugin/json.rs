@@ -355,7 +355,11 @@ mod tests {
             for (at, byte) in text.bytes().enumerate().filter(|(_, byte)| !byte.is_ascii()) {
                 let mut broken = text.as_bytes().to_vec();
                 broken[at] = 0xff;
-                assert_eq!(validate_bytes(&broken), Err(Invalid::Utf8), "{text} with 0xff for {byte} at {at}");
+                assert_eq!(
+                    validate_bytes(&broken),
+                    Err(Invalid::Utf8),
+                    "{text} with 0xff for {byte} at {at}"
+                );
             }
         }
         assert_eq!(validate_bytes(b"[1,\xc3]"), Err(Invalid::Utf8), "outside of a string");

@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 use tracing::{debug, info, warn};
 
 use crate::{
-    backfill::{Attempt, Command, Emission, Machine, Report, RunSpec, RunStats, RunView},
-    model::{ChangeBatch, EntityName},
+    backfill::{Account, Attempt, Command, Emission, Machine, Report, RunSpec, RunStats, RunView},
+    model::{ChangeBatch, EntityName, Scope},
     pipeline::{LaneId, Ledger},
-    state::{RunStatus, StoredRun},
+    state::{RunStatus, StoredRequest, StoredRun, Target},
 };
 
 use super::{
@@ -27,6 +27,8 @@ use super::{
 
 /// How often a run in progress is logged.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
+/// How often its account is saved.
+const SAVE_INTERVAL: Duration = Duration::from_secs(1);
 
 type Rows = Arc<ChangeBatch>;
 
@@ -37,19 +39,10 @@ pub(super) struct Branch {
     pub(super) reads: mpsc::UnboundedReceiver<ReadEvent>,
     /// Chunks that were handed out: the lanes that have not accepted them, and of which run they are.
     handed: HashMap<Attempt, (BTreeSet<LaneId>, Arc<str>)>,
-    /// Pages that are being read, and for which run.
-    reading: HashMap<Attempt, Arc<str>>,
-    clocks: HashMap<Arc<str>, Clock>,
+    /// Where the time of each run goes.
+    accounts: HashMap<Arc<str>, Account>,
     reported: Instant,
-}
-
-/// Where a run's time went.
-#[derive(Clone, Copy, Debug)]
-struct Clock {
-    began: Instant,
-    reading: Duration,
-    transforming: Duration,
-    delivering: Duration,
+    saved: Instant,
 }
 
 impl Branch {
@@ -58,9 +51,9 @@ impl Branch {
             readers,
             reads,
             handed: HashMap::new(),
-            reading: HashMap::new(),
-            clocks: HashMap::new(),
+            accounts: HashMap::new(),
             reported: Instant::now(),
+            saved: Instant::now(),
         }
     }
 
@@ -74,33 +67,32 @@ impl Branch {
         scribe: &Scribe,
     ) -> Vec<Command<Rows>> {
         match command {
-            Command::Begin { run } => return machine.begun(&run, true),
-            Command::Read(request) => {
-                self.clock(&request.run);
-                self.reading.retain(|_, run| *run != request.run);
-                self.reading.insert(request.attempt, Arc::clone(&request.run));
-                self.readers.read(request);
-            }
+            Command::Begin { run } => scribe.note(Note::Begin { run }),
+            Command::Read(request) => self.readers.read(request),
             Command::Emit(emission) => return self.emit(&emission, machine, ledger, lanes, scribe),
             Command::Reread { run, chunk, reason } => {
                 debug!(%run, chunk, ?reason, "a chunk is read again");
             }
             Command::SaveCursor { run, cursor, rows, chunks } => match serde_json::to_string(&cursor) {
-                Ok(cursor) => scribe.note(Note::Cursor { run, cursor, rows, chunks }),
+                Ok(cursor) => {
+                    let report = self.report_of(&run, machine);
+                    scribe.note(Note::Cursor { run, cursor, rows, chunks, report });
+                }
                 Err(error) => {
                     warn!(%run, %error, "the cursor cannot be written; a restart reads from the last one")
                 }
             },
             Command::Complete { run, rows, chunks, stats } => {
-                self.complete(&run, rows, chunks, stats, lanes, scribe);
+                self.complete(&run, rows, chunks, &stats, lanes, scribe);
             }
             Command::Restart { run, reason } => {
                 info!(%run, ?reason, "the backfill begins again from the first row");
                 scribe.note(Note::Restart { run });
             }
             Command::Supersede { old, new, mappings } => {
-                info!(%old, %new, ?mappings, "a new backfill takes the place of the one in progress");
-                self.clocks.remove(&old);
+                info!(%old, %new, ?mappings, "a new backfill takes the place of another");
+                self.accounts.remove(&old);
+                scribe.note(Note::ForgetScoped { run: old });
             }
             Command::Fail { run, attempts, not_before, error } => {
                 warn!(%run, attempts, error, "the backfill failed and is tried again from its cursor");
@@ -111,10 +103,23 @@ impl Branch {
         Vec::new()
     }
 
-    fn clock(&mut self, run: &Arc<str>) -> &mut Clock {
-        let zero = Duration::ZERO;
-        let fresh = || Clock { began: Instant::now(), reading: zero, transforming: zero, delivering: zero };
-        self.clocks.entry(Arc::clone(run)).or_insert_with(fresh)
+    /// Says where every run is now, so that every moment of it is accounted for.
+    pub(super) fn account(&mut self, machine: &Machine<Rows>) {
+        let now = now_micros();
+        for (_, view) in machine.runs().filter(|(_, view)| view.started) {
+            if let Some(account) = self.accounts.get_mut(view.run) {
+                account.enter(view.stage, now);
+            } else {
+                let account = Account::new(Report::default(), now);
+                self.accounts.insert(Arc::clone(view.run), account);
+            }
+        }
+    }
+
+    fn report_of(&self, run: &Arc<str>, machine: &Machine<Rows>) -> Report {
+        let stats = machine.runs().find(|(_, view)| view.run == run).map(|(_, view)| view.stats);
+        let account = self.accounts.get(run);
+        account.map(|account| account.report(&stats.unwrap_or_default())).unwrap_or_default()
     }
 
     /// Hands a chunk to its targets, here in the stream.
@@ -127,18 +132,23 @@ impl Branch {
         scribe: &Scribe,
     ) -> Vec<Command<Rows>> {
         let selection = kept(emission);
-        let mut targets = BTreeSet::new();
+        let (mut targets, mut missed) = (BTreeSet::new(), Vec::new());
         if !selection.is_empty() {
             let wanted = machine.run(emission.table).map(|run| run.mappings.clone()).unwrap_or_default();
-            for (&id, lane) in lanes.iter_mut().filter(|(_, lane)| wanted.contains(lane.name())) {
+            for (&id, lane) in lanes.iter().filter(|(_, lane)| wanted.contains(lane.name())) {
                 let Some(handle) = lane.handle.as_ref().filter(|_| ledger.follows(id)) else {
                     // It is backfilled by a run of its own once it works again.
-                    lane.leave_run(machine, scribe);
+                    missed.push(id);
                     continue;
                 };
                 let work = ledger.dispatched(id);
                 handle.send(work, Arc::clone(&emission.rows), selection.clone(), Some(emission.attempt));
                 targets.insert(id);
+            }
+        }
+        for id in missed {
+            if let Some(lane) = lanes.get_mut(&id) {
+                lane.leave_run(machine, scribe);
             }
         }
         if targets.is_empty() {
@@ -158,10 +168,11 @@ impl Branch {
         let (last, run) = (left.is_empty(), Arc::clone(run));
         if last {
             self.handed.remove(&attempt);
+            if let Some(account) = self.accounts.get_mut(&run) {
+                account.advance(now_micros());
+                account.settle(timing.transforming, timing.delivering);
+            }
         }
-        let clock = self.clock(&run);
-        clock.transforming += timing.transforming;
-        clock.delivering += timing.delivering;
         last
     }
 
@@ -181,12 +192,7 @@ impl Branch {
     /// Gives a reading's answer to the machine.
     pub(super) fn on_read(&mut self, event: ReadEvent, machine: &mut Machine<Rows>) -> Vec<Command<Rows>> {
         match event {
-            ReadEvent::Read(read) => {
-                if let Some(run) = self.reading.remove(&read.attempt) {
-                    self.clock(&run).reading += read.elapsed;
-                }
-                machine.chunk_read(*read)
-            }
+            ReadEvent::Read(read) => machine.chunk_read(*read),
             ReadEvent::KeyChanged { table } => machine.restart(table),
             ReadEvent::Failed { attempt, failure } => machine.read_failed(attempt, failure, now_micros()),
         }
@@ -197,7 +203,7 @@ impl Branch {
         run: &Arc<str>,
         rows: u64,
         chunks: u64,
-        stats: RunStats,
+        stats: &RunStats,
         lanes: &mut BTreeMap<LaneId, Lane>,
         scribe: &Scribe,
     ) {
@@ -209,9 +215,19 @@ impl Branch {
             built.push((lane.name().to_owned(), lane.planned.stored.generation));
             entity = Some(lane.planned.stored.entity.clone());
         }
-        let clock = self.clocks.remove(run);
-        log_complete(entity.as_ref(), rows, chunks, stats, clock, &built);
-        scribe.note(Note::Complete { run: Arc::clone(run), rows, chunks, built });
+        let report = self.accounts.remove(run).map(|mut account| {
+            account.advance(now_micros());
+            account.report(stats)
+        });
+        let report = report.unwrap_or_default();
+        log_complete(run, entity.as_ref(), rows, chunks, &report, &built);
+        scribe.note(Note::Complete { run: Arc::clone(run), rows, chunks, report, built });
+    }
+
+    /// Takes up what is stored of a run.
+    fn go_on(&mut self, spec: &mut RunSpec, stored: &StoredRun) {
+        go_on(spec, stored);
+        self.accounts.insert(Arc::clone(&spec.run), Account::new(stored.report.clone(), now_micros()));
     }
 
     /// The runs that a term begins with: for each table the mappings that wait for one, going on from the
@@ -242,8 +258,8 @@ impl Branch {
         for (table, spec) in &mut specs {
             let stored = stored.remove(table).flatten();
             match stored.filter(|run| run.mappings.iter().eq(&spec.mappings)) {
-                Some(run) => go_on(spec, &run),
-                None => scribe.note(Note::Run(Box::new(stored_run(spec)))),
+                Some(run) => self.go_on(spec, &run),
+                None => scribe.note(Note::Run(Box::new(stored_run(spec, false)))),
             }
             for lane in lanes.values_mut().filter(|lane| lane.planned.table.oid == *table) {
                 if spec.mappings.contains(lane.name()) {
@@ -254,30 +270,79 @@ impl Branch {
         specs.into_values().collect()
     }
 
-    /// A run for the mapping of a lane, joined with those of its table that still wait for theirs; stored
-    /// before it begins.
+    /// The scoped runs that are stored, behind the whole ones of their tables.
+    pub(super) fn scoped_runs(
+        &mut self,
+        stored: &[StoredRun],
+        lanes: &BTreeMap<LaneId, Lane>,
+        ledger: &Ledger,
+        scribe: &Scribe,
+    ) -> Vec<RunSpec> {
+        let mut specs = Vec::new();
+        for stored in stored {
+            let meant = |lane: &&Lane| {
+                lane.planned.stored.entity == stored.entity
+                    && stored.mappings.iter().any(|name| name == lane.name())
+            };
+            let meant: Vec<LaneId> = lanes.values().filter(meant).map(|lane| lane.id).collect();
+            let spec =
+                stored.scope.clone().and_then(|scope| scoped(&stored.run, scope, &meant, lanes, ledger));
+            match spec {
+                Some(mut spec) => {
+                    self.go_on(&mut spec, stored);
+                    specs.push(spec);
+                }
+                None => scribe.note(Note::ForgetScoped { run: stored.run.as_str().into() }),
+            }
+        }
+        specs
+    }
+
+    /// A run for the mappings of lanes, which are of one table, joined with those of the table that are part of
+    /// a run that is in progress.
     pub(super) fn run_for(
         &mut self,
         lanes: &mut BTreeMap<LaneId, Lane>,
-        id: LaneId,
+        ids: &[LaneId],
         ledger: &Ledger,
-        scribe: &Scribe,
     ) -> Option<RunSpec> {
-        let (table, entity) =
-            lanes.get(&id).map(|lane| (lane.planned.table.oid, lane.planned.stored.entity.clone()))?;
+        let planned = &lanes.get(ids.first()?)?.planned;
+        let (table, entity, estimate) =
+            (planned.table.oid, planned.stored.entity.clone(), planned.table.estimate);
         let run: Arc<str> = uuid::Uuid::new_v4().to_string().into();
-        let mut spec = RunSpec::new(Arc::clone(&run), entity.clone(), table);
-        for (&lane_id, lane) in lanes.iter_mut().filter(|(_, lane)| lane.planned.table.oid == table) {
-            if lane_id != id && lane.run.is_none() {
+        let mut spec = RunSpec { estimate, ..RunSpec::new(Arc::clone(&run), entity, table) };
+        for (lane_id, lane) in lanes.iter_mut().filter(|(_, lane)| lane.planned.table.oid == table) {
+            if !ids.contains(lane_id) && lane.run.is_none() {
                 continue;
             }
             lane.run = Some(Arc::clone(&run));
             spec.mappings.insert(lane.name().to_owned());
-            spec.skip_until = spec.skip_until.max(ledger.skipped_until(lane_id));
+            spec.skip_until = spec.skip_until.max(ledger.skipped_until(*lane_id));
         }
-        spec.estimate = lanes.get(&id).and_then(|lane| lane.planned.table.estimate);
-        scribe.note(Note::Run(Box::new(stored_run(&spec))));
         Some(spec)
+    }
+
+    /// Forgets a run that somebody withdrew before it began.
+    pub(super) fn withdrawn(&mut self, run: &Arc<str>, lanes: &mut BTreeMap<LaneId, Lane>) {
+        self.accounts.remove(run);
+        for lane in lanes.values_mut().filter(|lane| lane.run.as_ref() == Some(run)) {
+            info!(mapping = lane.name(), entity = %lane.planned.stored.entity, %run, "its backfill was cancelled");
+            (lane.run, lane.planned.cancelled) = (None, true);
+        }
+    }
+
+    /// Saves the accounts of what runs.
+    pub(super) fn save(&mut self, machine: &Machine<Rows>, scribe: &Scribe) {
+        if self.saved.elapsed() < SAVE_INTERVAL {
+            return;
+        }
+        self.saved = Instant::now();
+        for (_, view) in machine.runs().filter(|(_, view)| view.started) {
+            if let Some(account) = self.accounts.get(view.run) {
+                let report = account.report(&view.stats);
+                scribe.note(Note::Report { run: Arc::clone(view.run), report });
+            }
+        }
     }
 
     /// Logs the progress of what reads, every ten seconds.
@@ -293,18 +358,50 @@ impl Branch {
 
     fn log_progress(&self, view: &RunView<'_>) {
         let share = view.share.map_or_else(|| "?".to_owned(), |share| format!("{:.0}%", share * 100.0));
-        let seconds = self.clocks.get(view.run).map_or(0.0, |clock| clock.began.elapsed().as_secs_f64());
+        let report =
+            self.accounts.get(view.run).map(|account| account.report(&view.stats)).unwrap_or_default();
         info!(
             entity = %view.entity,
+            scoped = view.scope.is_some(),
+            stage = ?view.stage,
             rows = view.rows,
             chunks = view.chunks,
             dropped = view.stats.dropped,
             rereads = view.stats.rereads,
             attempts = view.attempts,
             blocked = view.blocked,
-            seconds,
+            times = %times(&report),
             "backfill {share}",
         );
+    }
+}
+
+/// A run over part of the table of some lanes; none where none of them runs.
+pub(super) fn scoped(
+    run: &str,
+    scope: Scope,
+    ids: &[LaneId],
+    lanes: &BTreeMap<LaneId, Lane>,
+    ledger: &Ledger,
+) -> Option<RunSpec> {
+    let runs = |id: &LaneId| lanes.get(id).filter(|lane| lane.handle.is_some());
+    let planned = &ids.iter().find_map(runs)?.planned;
+    let mut spec = RunSpec::new(run, planned.stored.entity.clone(), planned.table.oid);
+    spec.scope = Some(Arc::new(scope));
+    for lane in ids.iter().filter_map(runs) {
+        spec.mappings.insert(lane.name().to_owned());
+        spec.skip_until = spec.skip_until.max(ledger.skipped_until(lane.id));
+    }
+    Some(spec)
+}
+
+/// What a mapping that leaves a scoped run asks for, to have it later.
+pub(super) fn again(mapping: &str, scope: &Scope) -> StoredRequest {
+    StoredRequest {
+        id: 0,
+        target: Target::Mapping(mapping.to_owned()),
+        scope: Some(scope.clone()),
+        purge: false,
     }
 }
 
@@ -327,20 +424,20 @@ fn go_on(spec: &mut RunSpec, stored: &StoredRun) {
         spec.rows = stored.rows.try_into().unwrap_or(0);
         spec.chunks = stored.chunks.try_into().unwrap_or(0);
     }
-    spec.started = true;
+    spec.started = stored.status != RunStatus::Queued;
     spec.estimate = stored.estimate.and_then(|rows| rows.try_into().ok()).or(spec.estimate);
     spec.attempts = stored.attempts.try_into().unwrap_or(0);
     spec.not_before = stored.not_before;
     info!(entity = %spec.entity, run = %spec.run, rows = spec.rows, "the backfill goes on from its cursor");
 }
 
-/// How a run that begins is stored.
-pub(super) fn stored_run(spec: &RunSpec) -> StoredRun {
+/// How a run that begins is stored: withdrawable, unless it takes the place of one that has `begun`.
+pub(super) fn stored_run(spec: &RunSpec, begun: bool) -> StoredRun {
     StoredRun {
         entity: spec.entity.clone(),
         run: spec.run.to_string(),
         mappings: spec.mappings.iter().cloned().collect(),
-        status: RunStatus::Running,
+        status: if begun { RunStatus::Running } else { RunStatus::Queued },
         cursor: None,
         rows: 0,
         chunks: 0,
@@ -354,28 +451,32 @@ pub(super) fn stored_run(spec: &RunSpec) -> StoredRun {
 }
 
 fn log_complete(
+    run: &Arc<str>,
     entity: Option<&EntityName>,
     rows: u64,
     chunks: u64,
-    stats: RunStats,
-    clock: Option<Clock>,
+    report: &Report,
     built: &[(String, i64)],
 ) {
-    let seconds =
-        |pick: fn(&Clock) -> Duration| clock.as_ref().map_or(0.0, |clock| pick(clock).as_secs_f64());
     info!(
         entity = entity.map(tracing::field::display),
+        %run,
         rows,
         chunks,
-        bytes = stats.bytes,
-        dropped = stats.dropped,
-        rereads = stats.rereads,
-        retries = stats.retries,
-        seconds = seconds(|clock| clock.began.elapsed()),
-        reading = seconds(|clock| clock.reading),
-        transforming = seconds(|clock| clock.transforming),
-        delivering = seconds(|clock| clock.delivering),
+        bytes = report.bytes,
+        dropped = report.dropped,
+        rereads = report.rereads,
+        retries = report.retries,
+        seconds = Duration::from_millis(report.wall_ms).as_secs_f64(),
+        times = %times(report),
         mappings = ?built,
         "backfill complete",
     );
+}
+
+/// The stages that took time, in seconds: `reading 1.2, delivering 0.4`.
+fn times(report: &Report) -> String {
+    let times = report.times().into_iter().filter(|(_, time)| !time.is_zero());
+    let times = times.map(|(stage, time)| format!("{} {:.1}", stage.as_str(), time.as_secs_f64()));
+    times.collect::<Vec<_>>().join(", ")
 }

@@ -38,9 +38,9 @@ use super::{outlet::Outlet, reread::Rereader};
 const TRANSFORMED_AHEAD: usize = 64;
 
 /// What a lane works with now; replaced as a whole when the plugin is swapped.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Active {
-    pub(super) transform: Transform,
+    pub(super) transform: Arc<Transform>,
     pub(super) rules: DocumentRules,
 }
 
@@ -175,6 +175,15 @@ impl LaneHandle {
     /// Swaps the transform at the next batch boundary.
     pub(super) fn replace(&self, active: Active) {
         self.active.send_replace(Arc::new(active));
+    }
+
+    /// Goes on with the same transform as another generation.
+    pub(super) fn regenerate(&self, generation: i64) {
+        self.active.send_modify(|active| {
+            let mut next = Active::clone(active);
+            next.rules.generation = generation;
+            *active = Arc::new(next);
+        });
     }
 
     /// Whether the last thing heard was a failure.

@@ -7,17 +7,21 @@
 //! - how a process comes up and goes down → `supervisor`, `shutdown`
 //! - one leadership from lock to release → `term`, with `source` and `plan`
 //! - the loop over the stream → `pump`; a plugin that changes → `reload`, `swap`; one mapping → `lane`; the backfill → `branch`, `readers`
+//! - what operators ask for → `requests`, `asked`; tables that change behind the stream's back → `lookout`
 //! - what is written down → `scribe`
 
+mod asked;
 mod branch;
 mod error;
 mod lane;
+mod lookout;
 mod outlet;
 mod plan;
 mod pump;
 mod readers;
 mod relations;
 mod reload;
+mod requests;
 mod reread;
 mod scribe;
 mod shutdown;

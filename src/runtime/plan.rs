@@ -61,8 +61,8 @@ pub(super) struct Planned {
     pub(super) stored: StoredMapping,
     pub(super) verdict: Verdict,
     pub(super) table: TableState,
-    /// Its destination is emptied before it is rebuilt.
-    pub(super) purge: bool,
+    /// Somebody cancelled its table's backfill: none begins by itself until one is requested.
+    pub(super) cancelled: bool,
     /// Its generation is a new one, so that no stored run is of it.
     pub(super) rebuilt: bool,
     /// The stored run that it may go on with.
@@ -77,14 +77,14 @@ impl Planned {
 
     /// Whether its table still has to be read for its generation.
     pub(super) fn needs_backfill(&self) -> bool {
-        self.verdict == Verdict::Runs && self.stored.built < self.stored.generation
+        self.verdict == Verdict::Runs && !self.cancelled && self.stored.built < self.stored.generation
     }
 }
 
 pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin: &Plugin) -> Active {
     let settings = config.plugins.of(&mapping.transform).guest_config();
     Active {
-        transform: plugin.transform(&mapping.entity, settings),
+        transform: Arc::new(plugin.transform(&mapping.entity, settings)),
         rules: DocumentRules {
             destination: mapping.destination.clone(),
             generation,
@@ -161,19 +161,12 @@ pub(super) async fn preflight(
     control: &Client,
     wanted: &[WantedMapping],
 ) -> Result<Tables, TermError> {
-    let findings = findings(config, control, wanted).await?;
-    let mut tables: Tables =
-        wanted.iter().map(|wanted| (wanted.mapping.entity.clone(), TableState::default())).collect();
+    let (tables, others) = look(config, control, wanted).await?;
     let mut fatal = Vec::new();
-    for finding in findings {
-        match (finding.severity, &finding.table) {
-            (Severity::Warning, _) => warn!("{finding}"),
-            (Severity::Error, Some(entity)) => {
-                if let Some(table) = tables.get_mut(entity) {
-                    table.problem.get_or_insert_with(|| finding.to_string());
-                }
-            }
-            (Severity::Error, None) => fatal.push(finding.to_string()),
+    for finding in others {
+        match finding.severity {
+            Severity::Warning => warn!("{finding}"),
+            Severity::Error => fatal.push(finding.to_string()),
         }
     }
     if fatal.is_empty() && !tables.is_empty() && tables.values().all(|table| table.problem.is_some()) {
@@ -182,6 +175,28 @@ pub(super) async fn preflight(
     if !fatal.is_empty() {
         return Err(TermError::Preflight { findings: fatal });
     }
+    Ok(tables)
+}
+
+/// The mapped tables as they are now, and what else was found: warnings, and what concerns no table.
+pub(super) async fn look(
+    config: &Config,
+    control: &Client,
+    wanted: &[WantedMapping],
+) -> Result<(Tables, Vec<Finding>), TermError> {
+    let mut tables: Tables =
+        wanted.iter().map(|wanted| (wanted.mapping.entity.clone(), TableState::default())).collect();
+    let mut others = Vec::new();
+    for finding in findings(config, control, wanted).await? {
+        let table = finding.table.as_ref().filter(|_| finding.severity == Severity::Error);
+        match table.map(|entity| tables.get_mut(entity)) {
+            Some(Some(table)) => {
+                table.problem.get_or_insert_with(|| finding.to_string());
+            }
+            Some(None) => {}
+            None => others.push(finding),
+        }
+    }
     let names: Vec<EntityName> = tables.keys().cloned().collect();
     for table in Catalog::new(config.source.publication.as_str()).tables(control, &names).await? {
         if let Some(state) = tables.get_mut(&table.name) {
@@ -189,7 +204,7 @@ pub(super) async fn preflight(
             state.estimate = table.estimated_rows.and_then(|rows| u64::try_from(rows).ok());
         }
     }
-    Ok(tables)
+    Ok((tables, others))
 }
 
 /// The tables that are to be published.
@@ -212,7 +227,7 @@ pub(super) async fn decide(
     wanted: Vec<WantedMapping>,
     tables: &Tables,
     source: &Source,
-) -> Result<Vec<Planned>, TermError> {
+) -> Result<(Vec<Planned>, Vec<StoredRun>), TermError> {
     let store = Store::new(config.source.slot.as_str());
     let stored: BTreeMap<String, StoredMapping> =
         store.mappings(state).await?.into_iter().map(|mapping| (mapping.name.clone(), mapping)).collect();
@@ -231,6 +246,15 @@ pub(super) async fn decide(
         let before = stored.get(&step.mapping).filter(|stored| stored.generation > 0);
         let table = tables.get(&wanted.mapping.entity).cloned().unwrap_or_default();
         let mut plan = plan_one(wanted, before, step.decision, table, source)?;
+        let of_table = |run: &&StoredRun| run.entity == plan.stored.entity && run.scope.is_none();
+        plan.cancelled = runs.iter().filter(of_table).any(|run| run.status == RunStatus::Cancelled);
+        if plan.cancelled && plan.stored.built < plan.stored.generation {
+            info!(
+                mapping = plan.stored.name,
+                entity = %plan.stored.entity,
+                "its backfill was cancelled: none begins until one is requested",
+            );
+        }
         plan.run = runs.iter().find(|run| may_go_on(run, &plan)).cloned();
         store.save_mapping(state, &plan.stored).await?;
         planned.push(plan);
@@ -248,7 +272,8 @@ pub(super) async fn decide(
         });
         return Err(TermError::NothingToRun { reasons: reasons.collect() });
     }
-    Ok(planned)
+    let scoped = runs.into_iter().filter(|run| run.scope.is_some()).collect();
+    Ok((planned, scoped))
 }
 
 /// The stored identities; a mapping that never ran has none.
@@ -302,7 +327,7 @@ fn plan_one(
         attempts: 0,
         purge: false,
     };
-    let mut purge = false;
+    let mut purge = before.is_some_and(|before| before.purge);
     let mut refusal = table.problem.clone();
     let mut stored = match (before, decision) {
         (None, Decision::New { backfill }) => {
@@ -315,7 +340,7 @@ fn plan_one(
             let reasons: Vec<String> = differences.iter().map(ToString::to_string).collect();
             let generation = before.generation + 1;
             info!(mapping = mapping.name, generation, "is rebuilt: {}", reasons.join(", "));
-            purge = purged;
+            purge |= purged;
             let built = built_by_change(before, backfill);
             StoredMapping { generation, built, accepted: before.accepted, ..fresh }
         }
@@ -342,6 +367,7 @@ fn plan_one(
         purge = true;
     }
     if source.repaired && before.is_some() {
+        purge |= source.purge;
         stored.generation += 1;
         stored.accepted = source.confirmed;
     }
@@ -361,8 +387,9 @@ fn plan_one(
     if verdict == Verdict::Runs {
         (stored.last_error, stored.attempts) = (None, 0);
     }
+    stored.purge = purge;
     let rebuilt = before.is_none_or(|before| before.generation != stored.generation);
-    Ok(Planned { mapping, stored, verdict, table, purge, rebuilt, run: None })
+    Ok(Planned { mapping, stored, verdict, table, cancelled: false, rebuilt, run: None })
 }
 
 /// An identity as it is stored.

@@ -14,7 +14,7 @@ use std::{
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     backfill::{Machine, Marker},
@@ -22,16 +22,18 @@ use crate::{
     pgoutput::{Assembler, Decoder, Frame, Handled, RawRelation, transaction::Committed},
     pipeline::{LaneId, Ledger, Subscriptions},
     postgres::{ReplicationStream, StatusHandle},
-    state::MappingStatus,
+    state::{MappingStatus, StoredRequest},
 };
 
 use super::{
     branch::Branch,
     error::TermError,
     lane::{LaneEvent, LaneHandle},
+    lookout::Lookout,
     plan::ReloadContext,
     relations::Relations,
     reload::PluginSet,
+    requests::Requests,
     scribe::{Note, Scribe, ScribeEvent},
     shutdown::now_micros,
     term::Lane,
@@ -69,6 +71,8 @@ pub(super) enum Stopped {
     Shutdown,
     /// Plugins changed in a way that needs a new term.
     Reconfigure(Arc<PluginSet>),
+    /// A table became usable, or is another one than before: a new term is to look at everything again.
+    Refit,
     /// Lanes that fell behind can work again: the stream is to be read again from the ledger's position.
     Restream(Vec<LaneId>),
 }
@@ -92,6 +96,10 @@ pub(super) struct Pump {
     pub(super) secured: Lsn,
     pub(super) saving: Saving,
     pub(super) wrote: Instant,
+    pub(super) requests: Requests,
+    /// Requests that were taken and wait for a mapping that does not work now.
+    pub(super) parked: Vec<StoredRequest>,
+    pub(super) lookout: Lookout,
 }
 
 /// The visibility probe that is under way, and when the last one began.
@@ -163,6 +171,11 @@ impl Pump {
                 Some(event) = self.lane_events.recv() => self.on_lane_event(event),
                 Some(event) = self.branch.reads.recv() => self.on_read(event),
                 Some(event) = self.scribe.events.recv() => self.on_scribe_event(event)?,
+                Some(asked) = self.requests.asked.recv() => self.on_asked(asked),
+                Some(news) = self.lookout.news.recv() => {
+                    info!("{news}: a new term takes it up");
+                    return Ok(Stopped::Refit);
+                }
                 Some(plugins) = reloads.recv() => {
                     if let Some(stopped) = self.on_reload(plugins)? {
                         return Ok(stopped);
@@ -181,6 +194,7 @@ impl Pump {
             }
             self.flush_when_idle(connection);
             self.put_live_first();
+            self.branch.account(&self.machine);
             self.confirm(connection);
             if let Some(lanes) = self.recovered_lanes(connection) {
                 return Ok(Stopped::Restream(lanes));
@@ -343,6 +357,7 @@ impl Pump {
                 );
                 handle.let_go();
                 self.ledger.freeze(id);
+                lane.purging = None;
                 lane.leave_run(&mut self.machine, &self.scribe);
                 rewound.push(lane.planned.table.oid);
             } else {
@@ -379,6 +394,7 @@ impl Pump {
                 if let Some(state) = self.lanes.get_mut(&lane) {
                     state.documents += timing.documents;
                 }
+                self.purged(lane, work);
                 if let Some(attempt) = chunk
                     && self.branch.accepted(lane, attempt, timing)
                 {
@@ -435,6 +451,14 @@ impl Pump {
                 self.carry_out(commands);
                 Ok(())
             }
+            ScribeEvent::Begun { run, granted } => {
+                if !granted {
+                    self.branch.withdrawn(&run, &mut self.lanes);
+                }
+                let commands = self.machine.begun(&run, granted);
+                self.carry_out(commands);
+                Ok(())
+            }
             ScribeEvent::Saved(position) => {
                 self.secured = self.secured.max(position);
                 Ok(())
@@ -452,7 +476,9 @@ impl Pump {
         let commands = self.machine.tick(now_micros());
         self.carry_out(commands);
         self.branch.report(&self.machine);
+        self.branch.save(&self.machine, &self.scribe);
         self.take_up_backfills();
+        self.take_up_parked();
         if !self.machine.limbo().is_empty() {
             self.ask_probe();
         }

@@ -104,8 +104,7 @@ impl Desk {
         let mut client = self.settings.connect(Purpose::State).await?;
         client.batch_execute(&format!("listen {CHANNEL}")).await.map_err(postgres::Error::from)?;
         // What was taken and never told: by a host that is no more, or as the connection broke.
-        let told: Vec<i64> = self.told.iter().copied().collect();
-        self.store.release_requests(&client, &told).await?;
+        self.store.release_requests(&client).await?;
         loop {
             self.look(&client).await?;
             if !self.wait(&mut client).await {
@@ -151,8 +150,8 @@ impl Desk {
         }
         let ids: Vec<i64> = meant.iter().map(|request| request.id).collect();
         let taken = self.store.take_requests(client, &ids).await?;
-        meant.retain(|request| taken.contains(&request.id));
-        self.told.extend(&taken);
+        // What was told is on its way, though a broken connection made this take it again.
+        meant.retain(|request| taken.contains(&request.id) && self.told.insert(request.id));
         for request in &meant {
             info!(request = request.id, target = %request.target, purge = request.purge, "a backfill is requested");
         }

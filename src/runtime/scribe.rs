@@ -34,6 +34,8 @@ pub(super) enum Note {
     AskAgain(Box<StoredRequest>),
     /// The first page of a run is about to be read, unless somebody has withdrawn it.
     Begin { run: Arc<str> },
+    /// A scoped run was covered by another.
+    ForgetScoped { run: Arc<str> },
     /// The purge of a mapping that was due is done.
     Purged { mapping: String },
     /// A run's progress.
@@ -150,6 +152,7 @@ async fn write(
             let granted = store.begin_run(client, &run).await?;
             let _ = events.send(ScribeEvent::Begun { run, granted });
         }
+        Note::ForgetScoped { run } => store.forget_scoped(client, &run).await?,
         Note::Purged { mapping } => store.purged(client, &mapping).await?,
         Note::Cursor { run, cursor, rows, chunks, report } => {
             store.save_cursor(client, &run, &cursor, signed(rows), signed(chunks), &report).await?;

@@ -29,6 +29,8 @@ pub(super) struct Source {
     pub(super) joined: Lsn,
     /// The stream does not go on from where it was: everything is rebuilt.
     pub(super) repaired: bool,
+    /// What such a rebuild does first: it empties the destinations, where their sinks can.
+    pub(super) purge: bool,
     /// The checkpoint to save, once what a repair means for the mappings is saved.
     pub(super) installation: Installation,
 }
@@ -87,7 +89,13 @@ pub(super) async fn prepare(
     }
     installation.confirmed = confirmed;
     let joined = confirmed.max(published);
-    Ok(Some(Source { confirmed, joined, repaired: gap.is_some(), installation }))
+    Ok(Some(Source {
+        confirmed,
+        joined,
+        repaired: gap.is_some(),
+        purge: settings.purge_on_repair,
+        installation,
+    }))
 }
 
 /// Publishes exactly the mapped tables. What transactions that are open now have already written to a table

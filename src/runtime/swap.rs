@@ -8,11 +8,14 @@ use std::sync::Arc;
 use tracing::{error, info, warn};
 
 use crate::{
+    backfill::RunView,
     model::{Failure, FailureClass},
     pipeline::{Decision, Difference, LaneId, Step, compare},
+    state::StoredRun,
 };
 
 use super::{
+    branch::stored_run,
     error::TermError,
     plan,
     pump::{Pump, Stopped},
@@ -26,14 +29,11 @@ use super::{
 const LASTING_ATTEMPTS: u32 = 3;
 
 impl Pump {
-    /// Begins the runs that stored progress and decisions ask for.
-    pub(super) fn begin_backfills(&mut self) {
-        let purges: Vec<LaneId> =
-            self.lanes.values().filter(|lane| lane.planned.purge).map(|lane| lane.id).collect();
-        for id in purges {
-            self.purge(id);
-        }
-        let specs = self.branch.first_runs(&mut self.lanes, &self.ledger, &self.scribe);
+    /// Begins the runs that stored progress and decisions ask for, `scoped` behind those of whole tables.
+    pub(super) fn begin_backfills(&mut self, scoped: &[StoredRun]) {
+        self.hand_out_purges();
+        let mut specs = self.branch.first_runs(&mut self.lanes, &self.ledger, &self.scribe);
+        specs.extend(self.branch.scoped_runs(scoped, &self.lanes, &self.ledger, &self.scribe));
         for spec in specs {
             let commands = self.machine.add(spec);
             self.carry_out(commands);
@@ -42,6 +42,7 @@ impl Pump {
 
     /// Lanes that follow the stream again may have left their run.
     pub(super) fn resume_backfills(&mut self, lanes: &[LaneId]) {
+        self.hand_out_purges();
         for &id in lanes {
             let waits = |lane: &Lane| lane.run.is_none() && lane.planned.needs_backfill();
             if self.lanes.get(&id).is_some_and(waits) {
@@ -53,12 +54,10 @@ impl Pump {
     /// A target of a run fails. Once that looks lasting, the run goes on without it, for the targets that work;
     /// where none works, the run waits and lets other tables read.
     pub(super) fn target_failed(&mut self, id: LaneId, attempts: u32, failure: &Failure) {
-        let Some((table, run)) =
-            self.lanes.get(&id).and_then(|lane| Some((lane.planned.table.oid, lane.run.clone()?)))
-        else {
-            return;
-        };
-        if !self.run_works(&run) {
+        let Some(lane) = self.lanes.get(&id) else { return };
+        let (table, name) = (lane.planned.table.oid, lane.name());
+        let Some(view) = self.machine.run(table).filter(|view| view.mappings.contains(name)) else { return };
+        if !self.run_works(&view) {
             let commands = self.machine.delivery_failed(table, failure.to_string(), now_micros());
             self.carry_out(commands);
         } else if failure.class != FailureClass::Retry || attempts >= LASTING_ATTEMPTS {
@@ -85,29 +84,23 @@ impl Pump {
                 return None;
             }
             let present = self.machine.run(lane.planned.table.oid);
-            present.is_none_or(|view| !self.run_works(view.run)).then_some(id)
+            present.is_none_or(|view| !self.run_works(&view)).then_some(id)
         };
         let due: Vec<LaneId> = self.lanes.iter().filter_map(waits).collect();
         due.into_iter().for_each(|id| self.rebuild(id));
     }
 
     /// Whether a target of a run works.
-    fn run_works(&self, run: &Arc<str>) -> bool {
-        self.lanes.values().any(|lane| lane.run.as_ref() == Some(run) && lane.works())
+    fn run_works(&self, run: &RunView<'_>) -> bool {
+        self.lanes.values().any(|lane| run.mappings.contains(lane.name()) && lane.works())
     }
 
     fn rebuild(&mut self, id: LaneId) {
-        if let Some(spec) = self.branch.run_for(&mut self.lanes, id, &self.ledger, &self.scribe) {
+        if let Some(spec) = self.branch.run_for(&mut self.lanes, &[id], &self.ledger) {
+            let begun = self.machine.run(spec.table).is_some_and(|view| view.started);
+            self.scribe.note(Note::Run(Box::new(stored_run(&spec, begun))));
             let commands = self.machine.add(spec);
             self.carry_out(commands);
-        }
-    }
-
-    /// Empties a mapping's destination, in its place in the order.
-    fn purge(&mut self, id: LaneId) {
-        if let Some(handle) = self.lanes.get(&id).and_then(|lane| lane.handle.as_ref()) {
-            let work = self.ledger.dispatched(id);
-            handle.purge(work);
         }
     }
 
@@ -187,6 +180,8 @@ impl Pump {
             stored.generation += 1;
         }
         stored.accepted = self.ledger.position(id);
+        stored.purge |= purge;
+        let rebuild = rebuild.map(|rebuild| rebuild && !lane.planned.cancelled);
         info!(
             mapping = stored.name,
             plugin = %plugin.revision(),

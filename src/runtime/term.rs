@@ -11,24 +11,26 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::{
-    backfill::{Machine, PageSettings, Settings as BackfillMachineSettings, everything_before},
+    backfill::{Machine, PageSettings, RunView, Settings as BackfillMachineSettings, everything_before},
     config::Config,
     model::{ChangeBatch, Lsn},
-    pipeline::{LaneId, Ledger, Subscriptions},
+    pipeline::{LaneId, Ledger, Subscriptions, WorkId},
     postgres::{Client, ConnectSettings, Leadership, Purpose, StreamOptions},
     state::Store,
 };
 
 use super::{
-    branch::Branch,
+    branch::{Branch, again},
     error::TermError,
     lane::{LaneEvent, LaneHandle, LaneSettings},
+    lookout::Lookout,
     outlet::Outlet,
     plan::{self, Planned, Verdict},
     pump::{Probe, Pump, PumpSettings, Saving, Stopped},
     readers::{Readers, Reading},
     relations::Relations,
     reload::PluginSet,
+    requests::Requests,
     reread::Rereader,
     scribe::{Note, Scribe},
     source::{self, Source},
@@ -109,10 +111,12 @@ async fn lead(
         () = given_up => return Ok(Ended::Shutdown),
     };
     let Some(source) = prepared? else { return Ok(Ended::Shutdown) };
-    let planned = plan::decide(&context.config, &state, wanted, &tables, &source).await?;
+    let (planned, scoped) = plan::decide(&context.config, &state, wanted.clone(), &tables, &source).await?;
     Store::new(context.config.source.slot.as_str()).save_installation(&state, &source.installation).await?;
-    let mut pump = assemble(context, plugins, planned, &source, control, state);
-    let ended = stream(context, &mut pump, &source, reloads, shutdown, streamed).await;
+    let lookout = Lookout::start(&context.settings, Arc::clone(&context.config), wanted, tables);
+    let mut pump = assemble(context, plugins, planned, &source, control, state, lookout);
+    pump.begin_backfills(&scoped);
+    let ended = stream(context, &mut pump, plugins, &source, reloads, shutdown, streamed).await;
     pump.join_lanes().await;
     pump.scribe.finish(FINISH_LIMIT).await;
     ended
@@ -122,6 +126,7 @@ async fn lead(
 async fn stream(
     context: &Context,
     pump: &mut Pump,
+    plugins: &Arc<PluginSet>,
     source: &Source,
     reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
     shutdown: &CancellationToken,
@@ -140,6 +145,7 @@ async fn stream(
         match pump.run(stream, reloads, shutdown).await? {
             Stopped::Shutdown => return Ok(Ended::Shutdown),
             Stopped::Reconfigure(plugins) => return Ok(Ended::Reconfigure(plugins)),
+            Stopped::Refit => return Ok(Ended::Reconfigure(Arc::clone(plugins))),
             Stopped::Restream(lanes) => {
                 start = pump.ledger.rewind(&lanes);
                 pump.resume_backfills(&lanes);
@@ -156,6 +162,8 @@ pub(super) struct Lane {
     pub(super) handle: Option<LaneHandle>,
     /// The run that it is part of.
     pub(super) run: Option<Arc<str>>,
+    /// The purge that is due and was handed out.
+    pub(super) purging: Option<WorkId>,
     pub(super) documents: u64,
 }
 
@@ -174,15 +182,29 @@ impl Lane {
         self.handle.as_ref().map_or(0, LaneHandle::at_once) + 1
     }
 
-    /// Leaves its run, which goes on for the other mappings: it does not follow the stream any more, and gets
-    /// a run of its own when it does again. Neither here nor in the state may the run's end or cursor say
-    /// anything about it.
+    /// Leaves the runs of its table, which go on for the other mappings: it does not follow the stream any more,
+    /// and gets runs of its own when it does again. Neither here nor in the state may the end or the cursor of
+    /// such a run say anything about it.
     pub(super) fn leave_run(&mut self, machine: &mut Machine<Arc<ChangeBatch>>, scribe: &Scribe) {
-        if let Some(run) = self.run.take() {
-            let mapping = self.planned.stored.name.clone();
-            machine.remove_mapping(self.planned.table.oid, &mapping);
-            scribe.note(Note::Leave { run, mapping });
+        let (table, mapping) = (self.planned.table.oid, self.planned.stored.name.clone());
+        let part = |(of, view): &(u32, RunView<'_>)| *of == table && view.mappings.contains(&mapping);
+        let runs: Vec<_> = machine
+            .runs()
+            .filter(part)
+            .map(|(_, view)| (Arc::clone(view.run), view.scope.cloned()))
+            .collect();
+        let forgotten = machine.remove_mapping(table, &mapping);
+        for (run, scope) in runs {
+            if let Some(scope) = scope {
+                scribe.note(Note::AskAgain(Box::new(again(&mapping, &scope))));
+                if forgotten.contains(&run) {
+                    scribe.note(Note::ForgetScoped { run });
+                    continue;
+                }
+            }
+            scribe.note(Note::Leave { run, mapping: mapping.clone() });
         }
+        self.run = None;
     }
 }
 
@@ -193,6 +215,7 @@ fn assemble(
     source: &Source,
     control: Client,
     state: Client,
+    lookout: Lookout,
 ) -> Pump {
     let config = &context.config;
     let (events, lane_events) = mpsc::unbounded_channel();
@@ -224,7 +247,7 @@ fn assemble(
                 None
             }
         };
-        lanes.insert(id, Lane { id, planned, handle, run: None, documents: 0 });
+        lanes.insert(id, Lane { id, planned, handle, run: None, purging: None, documents: 0 });
     }
     let reading = Reading {
         settings: context.settings.clone(),
@@ -233,7 +256,9 @@ fn assemble(
     };
     let (readers, reads) = Readers::start(reading);
     let baseline = source.installation.baseline.map(|xid| Arc::new(everything_before(xid)));
-    let mut pump = Pump {
+    let mappings = lanes.values().map(|lane| (lane.name().to_owned(), lane.planned.stored.entity.clone()));
+    let requests = Requests::start(context.settings.clone(), config.source.slot.clone(), mappings.collect());
+    Pump {
         settings: pump_settings(config),
         context: plan::ReloadContext { config: Arc::clone(config), dev: false },
         ledger,
@@ -249,9 +274,10 @@ fn assemble(
         secured: source.confirmed,
         saving: Saving { last: std::time::Instant::now(), worked: false, noted: source.confirmed },
         wrote: std::time::Instant::now(),
-    };
-    pump.begin_backfills();
-    pump
+        requests,
+        parked: Vec::new(),
+        lookout,
+    }
 }
 
 fn start_lane(

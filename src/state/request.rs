@@ -128,7 +128,7 @@ impl Store {
     ) -> Result<Vec<Asked>, StateError> {
         let query = "insert into anabranch.request as old (installation, kind, target, scope, purge) \
                      values ($1, $2, $3, $4::text::jsonb, $5) \
-                     on conflict (installation, kind, target, coalesce(scope::text, '')) where not taken \
+                     on conflict (installation, kind, target, md5(coalesce(scope::text, ''))) where not taken \
                      do update set purge = old.purge or excluded.purge returning id, xmax = 0";
         let (kind, name) = target.columns();
         atomically(client, async {
@@ -204,12 +204,13 @@ impl Store {
     }
 
     /// Turns requests into a run, in one transaction: mappings and run are saved as a whole, the requests are
-    /// gone. A run of a whole table covers what was asked of the same target's parts before.
+    /// gone. A run of a whole table covers what was asked of the same target's parts before. There is no run
+    /// where no mapping that is meant works now; their new generation says that they are to be built.
     pub async fn start_requested(
         &self,
         client: &Client,
         mappings: &[StoredMapping],
-        run: &StoredRun,
+        run: Option<&StoredRun>,
         requests: &[i64],
     ) -> Result<(), StateError> {
         let covered = "delete from anabranch.request as part using anabranch.request as whole \
@@ -223,16 +224,23 @@ impl Store {
             for mapping in mappings {
                 self.save_mapping(client, mapping).await?;
             }
-            self.save_run(client, run).await?;
-            if run.scope.is_none() {
-                client
-                    .execute(covered, &[&self.installation, &requests, &run.mappings])
-                    .await
-                    .map_err(StateError::query("drop covered requests"))?;
+            if let Some(run) = run {
+                self.save_run(client, run).await?;
+                if run.scope.is_none() {
+                    client
+                        .execute(covered, &[&self.installation, &requests, &run.mappings])
+                        .await
+                        .map_err(StateError::query("drop covered requests"))?;
+                }
             }
             self.drop_requests(client, requests).await
         })
         .await
+    }
+
+    /// Asks for the same again, for what a mapping has missed of it.
+    pub async fn request_again(&self, client: &Client, request: &StoredRequest) -> Result<(), StateError> {
+        self.ask(client, &request.target, std::slice::from_ref(&request.scope), request.purge).await.map(drop)
     }
 
     /// Forgets requests.

@@ -81,7 +81,7 @@ const STEPS: &[&str] = &[
         primary key (installation, id)
     );
     create unique index request_once on anabranch.request
-        (installation, kind, target, coalesce(scope::text, '')) where not taken;
+        (installation, kind, target, md5(coalesce(scope::text, ''))) where not taken;
     create table anabranch.control (
         installation text not null,
         entity text not null,

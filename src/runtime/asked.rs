@@ -1,0 +1,150 @@
+//! What becomes of what operators ask for: requested backfills begin, purges are handed out and noted, pauses
+//! and rates reach the machine.
+
+use tracing::info;
+
+use crate::{
+    backfill::{Controls, TableControl},
+    pipeline::{LaneId, WorkId},
+    state::{StoredControl, StoredMapping, StoredRequest, Target},
+};
+
+use super::{
+    branch::{scoped, stored_run},
+    pump::Pump,
+    requests::Asked,
+    scribe::Note,
+    shutdown::now_micros,
+    term::Lane,
+};
+
+impl Pump {
+    pub(super) fn on_asked(&mut self, asked: Asked) {
+        match asked {
+            Asked::Controls(controls) => self.control(&controls),
+            Asked::Backfills(requests) => requests.into_iter().for_each(|request| self.requested(request)),
+        }
+    }
+
+    fn control(&mut self, stored: &[StoredControl]) {
+        let mut controls = Controls::default();
+        for control in stored {
+            let StoredControl { entity, paused, rows_per_second } = control;
+            info!(
+                entity = entity.as_ref().map(tracing::field::display),
+                paused, rows_per_second, "backfills are controlled"
+            );
+            let Some(entity) = entity else {
+                (controls.paused, controls.rows_per_second) = (*paused, *rows_per_second);
+                continue;
+            };
+            for lane in self.lanes.values().filter(|lane| lane.planned.stored.entity == *entity) {
+                let control = TableControl { paused: *paused, rows_per_second: *rows_per_second };
+                controls.tables.insert(lane.planned.table.oid, control);
+            }
+        }
+        let commands = self.machine.control(controls, now_micros());
+        self.carry_out(commands);
+    }
+
+    fn requested(&mut self, request: StoredRequest) {
+        let meant = |lane: &&Lane| match &request.target {
+            Target::Mapping(name) => lane.name() == name,
+            Target::Table(entity) => lane.planned.stored.entity == *entity,
+        };
+        let meant: Vec<LaneId> = self.lanes.values().filter(meant).map(|lane| lane.id).collect();
+        if request.scope.is_some() {
+            self.requested_part(request, &meant)
+        } else {
+            self.requested_whole(&request, &meant)
+        }
+    }
+
+    /// Each mapping that is meant gets a new generation, also one that cannot run now: it is backfilled when it
+    /// can.
+    fn requested_whole(&mut self, request: &StoredRequest, meant: &[LaneId]) {
+        let running: Vec<LaneId> = meant.iter().copied().filter(|id| self.follows(*id)).collect();
+        for id in meant {
+            let Some(lane) = self.lanes.get_mut(id) else { continue };
+            lane.planned.cancelled = false;
+            lane.planned.stored.generation += 1;
+            lane.planned.stored.purge |= request.purge;
+            lane.planned.stored.accepted = self.ledger.position(lane.id);
+            if let Some(handle) = &lane.handle {
+                handle.regenerate(lane.planned.stored.generation);
+            }
+        }
+        let spec = self.branch.run_for(&mut self.lanes, &running, &self.ledger);
+        let run = spec.as_ref().map(|spec| {
+            let begun = self.machine.run(spec.table).is_some_and(|view| view.started);
+            Box::new(stored_run(spec, begun))
+        });
+        let mappings: Vec<StoredMapping> = meant
+            .iter()
+            .filter_map(|id| self.lanes.get(id))
+            .map(|lane| lane.planned.stored.clone())
+            .collect();
+        self.scribe.note(Note::Requested { mappings, run, requests: vec![request.id] });
+        if request.purge {
+            running.iter().for_each(|&id| self.purge(id));
+        }
+        if let Some(spec) = spec {
+            let commands = self.machine.add(spec);
+            self.carry_out(commands);
+        }
+    }
+
+    /// A part of a table is read for mappings that follow the stream; for others, once they do.
+    fn requested_part(&mut self, request: StoredRequest, meant: &[LaneId]) {
+        if !meant.iter().any(|id| self.lanes.get(id).is_some_and(Lane::works) && self.follows(*id)) {
+            self.parked.push(request);
+            return;
+        }
+        let Some(scope) = request.scope else { return };
+        let run = uuid::Uuid::new_v4().to_string();
+        let Some(spec) = scoped(&run, scope, meant, &self.lanes, &self.ledger) else { return };
+        let run = Some(Box::new(stored_run(&spec, false)));
+        self.scribe.note(Note::Requested { mappings: Vec::new(), run, requests: vec![request.id] });
+        let commands = self.machine.add(spec);
+        self.carry_out(commands);
+    }
+
+    /// Looks again at requests whose mappings did not work.
+    pub(super) fn take_up_parked(&mut self) {
+        let parked = std::mem::take(&mut self.parked);
+        parked.into_iter().for_each(|request| self.requested(request));
+    }
+
+    fn follows(&self, id: LaneId) -> bool {
+        self.lanes.get(&id).is_some_and(|lane| lane.handle.is_some()) && self.ledger.follows(id)
+    }
+
+    /// Empties a mapping's destination, in its place in the order. It is noted when it is done.
+    pub(super) fn purge(&mut self, id: LaneId) {
+        if let Some(lane) = self.lanes.get_mut(&id)
+            && let Some(handle) = &lane.handle
+        {
+            let work = self.ledger.dispatched(id);
+            handle.purge(work);
+            lane.purging = Some(work);
+        }
+    }
+
+    /// Work was accepted: perhaps the purge that was due, before anything of the generation is.
+    pub(super) fn purged(&mut self, id: LaneId, work: WorkId) {
+        let Some(lane) = self.lanes.get_mut(&id).filter(|lane| lane.purging == Some(work)) else { return };
+        (lane.purging, lane.planned.stored.purge) = (None, false);
+        self.scribe.note(Note::Purged { mapping: lane.name().to_owned() });
+    }
+
+    /// Purges that are due and were not handed out, or were let go with a queue.
+    pub(super) fn hand_out_purges(&mut self) {
+        let due = |lane: &&Lane| lane.planned.stored.purge && lane.purging.is_none();
+        let due: Vec<LaneId> = self.lanes.values().filter(due).map(|lane| lane.id).collect();
+        due.into_iter()
+            .filter(|id| self.follows(*id))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .for_each(|id| self.purge(id));
+    }
+}

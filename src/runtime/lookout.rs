@@ -1,0 +1,139 @@
+//! Watches the mapped tables for what the stream does not tell: a table that could not be used and now can, and
+//! one that was dropped and made again before any row of it was changed.
+//!
+//! It only looks, on a connection of its own, and says what a new term should take up.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use tokio::{sync::mpsc, task::JoinSet};
+use tracing::{debug, warn};
+
+use crate::{
+    config::Config,
+    model::EntityName,
+    postgres::{Client, ConnectSettings, Purpose},
+};
+
+use super::{
+    error::TermError,
+    plan::{self, TableState, Tables, WantedMapping},
+};
+
+/// How often the catalogue is looked at.
+const INTERVAL: Duration = Duration::from_secs(10);
+
+/// The pump's end.
+#[derive(Debug)]
+pub(super) struct Lookout {
+    /// Sentences: why a new term is to begin.
+    pub(super) news: mpsc::UnboundedReceiver<String>,
+    // Aborts the task when the term ends.
+    _task: JoinSet<()>,
+}
+
+impl Lookout {
+    /// Watches from how the tables were when the term began.
+    pub(super) fn start(
+        settings: &ConnectSettings,
+        config: Arc<Config>,
+        wanted: Vec<WantedMapping>,
+        tables: Tables,
+    ) -> Self {
+        let (tell, news) = mpsc::unbounded_channel();
+        let watch = Watch { settings: settings.clone(), config, wanted, tables, told: BTreeMap::new() };
+        let mut task = JoinSet::new();
+        task.spawn(watch.serve(tell));
+        Self { news, _task: task }
+    }
+}
+
+struct Watch {
+    settings: ConnectSettings,
+    config: Arc<Config>,
+    wanted: Vec<WantedMapping>,
+    tables: Tables,
+    /// Problems of tables that run, as they were last told.
+    told: BTreeMap<EntityName, String>,
+}
+
+impl Watch {
+    async fn serve(mut self, tell: mpsc::UnboundedSender<String>) {
+        let mut client = None;
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            match self.look(&mut client).await {
+                Ok(Some(news)) => {
+                    // The term ends on the first.
+                    let _ = tell.send(news);
+                    return;
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    debug!(%error, "the tables could not be looked at");
+                    client = None;
+                }
+            }
+        }
+    }
+
+    async fn look(&mut self, client: &mut Option<Client>) -> Result<Option<String>, TermError> {
+        let client = match client {
+            Some(client) => client,
+            None => client.insert(self.settings.connect(Purpose::Control).await?),
+        };
+        let (now, _) = plan::look(&self.config, client, &self.wanted).await?;
+        for (entity, table) in &now {
+            let Some(before) = self.tables.get(entity) else { continue };
+            if let Some(news) = news(entity, before, table) {
+                return Ok(Some(news));
+            }
+            if before.problem.is_none() {
+                self.tell_problem(entity, table);
+            }
+        }
+        Ok(None)
+    }
+
+    /// A table that runs has got a problem: worth a line, once.
+    fn tell_problem(&mut self, entity: &EntityName, table: &TableState) {
+        match &table.problem {
+            Some(problem) if self.told.get(entity) != Some(problem) => {
+                warn!(%entity, "{problem}");
+                self.told.insert(entity.clone(), problem.clone());
+            }
+            Some(_) => {}
+            None => drop(self.told.remove(entity)),
+        }
+    }
+}
+
+/// Whether a table changed in a way that needs a new term.
+fn news(entity: &EntityName, before: &TableState, now: &TableState) -> Option<String> {
+    if before.problem.is_some() && now.problem.is_none() {
+        return Some(format!("the table {entity} can be used now"));
+    }
+    let another = before.problem.is_none() && now.problem.is_none() && before.oid != now.oid;
+    another
+        .then(|| format!("the table {entity} was dropped and created again, or another one has its name now"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(oid: u32, problem: Option<&str>) -> TableState {
+        TableState { oid, estimate: None, problem: problem.map(str::to_owned) }
+    }
+
+    #[test]
+    fn only_what_can_be_taken_up_is_news() {
+        let entity = EntityName::new("public", "t");
+        let told = |before: TableState, now: TableState| news(&entity, &before, &now).is_some();
+        assert!(told(table(1, Some("no key")), table(1, None)));
+        assert!(told(table(1, None), table(2, None)));
+        assert!(told(table(0, Some("not there")), table(7, None)));
+        assert!(!told(table(1, None), table(1, None)));
+        assert!(!told(table(1, None), table(0, Some("not there"))), "it may come back");
+        assert!(!told(table(1, Some("no key")), table(1, Some("no key"))));
+    }
+}
