@@ -6,7 +6,10 @@
 use std::{fmt::Write as _, sync::Arc};
 
 use super::{connect::Client, error::Error, quote, types::Types, wire::TextRow};
-use crate::model::{Column, EntityName, Relation, ReplicaIdentity};
+use crate::{
+    backfill::KeyColumn,
+    model::{Column, EntityName, Relation, ReplicaIdentity},
+};
 
 /// A column of a table, published or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub struct TableColumn {
     pub name: String,
     /// Its type's oid, a domain's own.
     pub type_oid: u32,
+    /// Its collation's oid; 0 where the type has none.
+    pub collation: u32,
     /// Whether it is computed.
     pub generated: bool,
     /// Whether the stream has it.
@@ -66,10 +71,24 @@ impl TableInfo {
         }
     }
 
+    fn key(&self) -> impl Iterator<Item = Option<&TableColumn>> {
+        self.key_numbers().iter().map(|number| self.columns.iter().find(|column| column.number == *number))
+    }
+
     fn key_names(&self) -> impl Iterator<Item = Option<&str>> {
-        self.key_numbers().iter().map(|number| {
-            self.columns.iter().find(|column| column.number == *number).map(|column| column.name.as_str())
-        })
+        self.key().map(|column| column.map(|column| column.name.as_str()))
+    }
+
+    /// The columns of [`key_numbers`](Self::key_numbers), as cursors know them.
+    #[must_use]
+    pub fn key_columns(&self) -> Vec<KeyColumn> {
+        let column = |column: &TableColumn| KeyColumn {
+            name: column.name.clone(),
+            attribute: column.number,
+            type_oid: column.type_oid,
+            collation: column.collation,
+        };
+        self.key().flatten().map(column).collect()
     }
 
     /// The relation as the stream describes it now.
@@ -119,6 +138,31 @@ pub struct StreamRelation {
     pub replica_identity: ReplicaIdentity,
     /// Name, type oid, and whether the column is part of the identity.
     pub columns: Vec<(String, u32, bool)>,
+}
+
+/// A Relation message, with its meaning.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResolvedRelation {
+    /// The relation.
+    pub relation: Arc<Relation>,
+    /// Column numbers of its key, in key order; empty where the catalogue is ahead of the message.
+    pub key_numbers: Vec<i16>,
+}
+
+impl ResolvedRelation {
+    /// Whether document ids mean something else than under an earlier description: not so where a column of
+    /// the key has only got another name.
+    #[must_use]
+    pub fn key_differs(&self, earlier: &Self) -> bool {
+        let types = |of: &Self| -> Vec<u32> {
+            of.relation.key.iter().map(|&at| of.relation.columns[at].type_oid).collect()
+        };
+        let same = match self.key_numbers.is_empty() || earlier.key_numbers.is_empty() {
+            true => self.relation.key_names().eq(earlier.relation.key_names()),
+            false => self.key_numbers == earlier.key_numbers,
+        };
+        !same || types(self) != types(earlier)
+    }
 }
 
 /// Looks tables and types up; remembers types.
@@ -179,7 +223,7 @@ impl Catalog {
         &mut self,
         client: &Client,
         relation: &StreamRelation,
-    ) -> Result<Arc<Relation>, Error> {
+    ) -> Result<ResolvedRelation, Error> {
         self.learn_types(client, relation.columns.iter().map(|column| column.1)).await?;
         let table = self.load(client, &Wanted::Oid(relation.oid)).await?.pop();
         let columns: Vec<_> = relation
@@ -193,24 +237,27 @@ impl Catalog {
             })
             .collect();
         let known = table.as_ref().filter(|table| table.replica_identity == relation.replica_identity);
+        let numbers = known.map(|table| table.key_numbers().to_vec()).unwrap_or_default();
         let known = known.map(|table| positions(&columns, table.key_names())).unwrap_or_default();
         let key = match relation.replica_identity {
             ReplicaIdentity::Nothing => Vec::new(),
-            ReplicaIdentity::Full => known,
+            ReplicaIdentity::Full => known.clone(),
             ReplicaIdentity::Default | ReplicaIdentity::Index => {
                 // The message is valid for its rows; the catalogue may be ahead of it.
                 let flagged: Vec<usize> = (0..columns.len()).filter(|at| columns[*at].identity).collect();
                 let same = known.len() == flagged.len() && known.iter().all(|at| flagged.contains(at));
-                if same { known } else { flagged }
+                if same { known.clone() } else { flagged }
             }
         };
-        Ok(Arc::new(Relation {
+        let key_numbers = if key == known && !known.is_empty() { numbers } else { Vec::new() };
+        let relation = Arc::new(Relation {
             oid: relation.oid,
             name: relation.name.clone(),
             replica_identity: relation.replica_identity,
             columns,
             key,
-        }))
+        });
+        Ok(ResolvedRelation { relation, key_numbers })
     }
 }
 
@@ -292,7 +339,7 @@ pub(super) fn tables_query(wanted: &Wanted<'_>, publication: &str, version: u32)
            has_table_privilege(c.oid, 'select')
          from pg_class c join pg_namespace n on n.oid = c.relnamespace
          where c.relkind in ('r', 'p') and {condition};
-         select a.attrelid, a.attnum, a.attname, a.atttypid, a.attgenerated
+         select a.attrelid, a.attnum, a.attname, a.atttypid, a.attgenerated, a.attcollation
          from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
          where c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped and {condition}
          order by a.attrelid, a.attnum"
@@ -327,6 +374,7 @@ fn read_table(row: &TextRow, columns: &[TextRow]) -> Option<TableInfo> {
             number,
             name: text(2)?.to_owned(),
             type_oid: text(3)?.parse().ok()?,
+            collation: text(5)?.parse().ok()?,
             generated: !generated.is_empty(),
             published,
         })

@@ -25,7 +25,7 @@ mod transport;
 mod types;
 mod wire;
 
-pub use catalog::{Catalog, StreamRelation, TableColumn, TableInfo};
+pub use catalog::{Catalog, ResolvedRelation, StreamRelation, TableColumn, TableInfo};
 pub use connect::{Client, Purpose};
 pub use error::{Error, ErrorKind};
 pub use identity::{UnusableIdentity, unusable_identities};

@@ -22,9 +22,12 @@ use super::{
     types::{KeyType, Types},
     wire::{Wire, cells, unexpected},
 };
-use crate::model::{
-    Cell, Change, ChangeBatch, EntityName, Lsn, Operation, Origin, Relation, RowSpan, Snapshot,
-    TransactionInfo,
+use crate::{
+    backfill::{Cursor, KeyColumn},
+    model::{
+        Cell, Change, ChangeBatch, EntityName, Lsn, Operation, Origin, Relation, RowSpan, Scope, Snapshot,
+        TransactionInfo,
+    },
 };
 
 /// Which page to read.
@@ -32,8 +35,10 @@ use crate::model::{
 pub struct ChunkRequest<'a> {
     /// The table.
     pub entity: &'a EntityName,
-    /// The key columns that the cursor was taken with, and the key of the row to read after; none to begin.
-    pub after: Option<(&'a [String], &'a [String])>,
+    /// Only these rows; none for all.
+    pub scope: Option<&'a Scope>,
+    /// The row to read after; none to begin.
+    pub after: Option<&'a Cursor>,
     /// At most so many rows.
     pub max_rows: u32,
     /// No further rows once so many bytes of text were read.
@@ -52,6 +57,8 @@ pub struct ChunkRead {
     /// The rows as reads of a backfill, in key order, in one transaction whose positions are 0: they are the
     /// high mark's, which is not known yet.
     pub batch: ChangeBatch,
+    /// The key that the page is ordered by.
+    pub key: Vec<KeyColumn>,
     /// The key of the last row, as the server writes it; none for an empty page.
     pub last: Option<Vec<String>>,
     /// Whether there were no more rows behind the page.
@@ -82,6 +89,8 @@ pub struct SnapshotReader {
     relations: HashMap<u32, Arc<Relation>>,
     /// Bytes per row by table, as last seen: how many rows to ask for at once.
     row_bytes: HashMap<u32, usize>,
+    /// The condition of a scope that was last found to be one.
+    checked: String,
     /// A read was dropped before its end: the session's state is not known.
     spoiled: bool,
 }
@@ -115,6 +124,7 @@ impl SnapshotReader {
             types: Types::default(),
             relations: HashMap::new(),
             row_bytes: HashMap::new(),
+            checked: String::new(),
             spoiled: false,
         })
     }
@@ -212,11 +222,13 @@ impl SnapshotReader {
     async fn chunk(&mut self, request: &ChunkRequest<'_>) -> Result<ChunkRead, Error> {
         let started = Instant::now();
         let opened = self.begin(request.entity, request.timeout).await?;
-        let cursor = match request.after {
-            Some((columns, values)) => Some(check_cursor(&opened.relation, columns, values)?),
+        let key = opened.table.key_columns();
+        let cursor = request.after.map(|cursor| check_cursor(&opened.relation, &key, cursor)).transpose()?;
+        let scope = match request.scope {
+            Some(scope) => Some(self.scope(&opened, scope).await?),
             None => None,
         };
-        let select = chunk_select(&opened, cursor, request.max_rows);
+        let select = chunk_select(&opened, scope, cursor, request.max_rows);
         let mut rows = Rows::new(&opened.relation);
         let mut opening = format!("declare anabranch_chunk no scroll cursor for {select}; ");
         let mut exhausted = false;
@@ -238,10 +250,29 @@ impl SnapshotReader {
             batch: rows.batch,
             relation: opened.relation,
             snapshot: opened.snapshot,
+            key,
             last,
             exhausted,
             elapsed: started.elapsed(),
         })
+    }
+
+    /// The condition of a scope, as one that ends where it should: whoever asks for rows says which, and
+    /// nothing else.
+    async fn scope(&mut self, opened: &Opened, scope: &Scope) -> Result<String, Error> {
+        match scope {
+            Scope::Keys(keys) => among(&opened.key, keys),
+            Scope::Where(condition) => {
+                if self.checked != *condition {
+                    // Without parentheses of its own: what closes them does not pass, nor do two statements.
+                    let name = quote::entity(&opened.relation.name);
+                    self.wire.parse(&format!("select from only {name} where {condition}")).await?;
+                    self.checked.clone_from(condition);
+                }
+                // On lines of its own: it may end with a comment.
+                Ok(format!("(\n{condition}\n)"))
+            }
+        }
     }
 
     /// As many as should fit, going by the last page; few when nothing is known.
@@ -277,7 +308,7 @@ impl SnapshotReader {
                 alternatives.push(format!("({})", equal(&opened.key, key)));
             }
             let condition = format!("({})", alternatives.join(" or "));
-            self.fetch(&select(&opened, Some(condition)), &mut rows).await?;
+            self.fetch(&select(&opened, vec![condition]), &mut rows).await?;
         }
         self.wire.query("commit").await?;
         Ok(Reread { relation: opened.relation, snapshot: opened.snapshot, batch: rows.batch })
@@ -291,11 +322,11 @@ fn is_local(error: &Error) -> bool {
 
 fn check_cursor<'a>(
     relation: &Relation,
-    columns: &[String],
-    values: &'a [String],
+    key: &[KeyColumn],
+    cursor: &'a Cursor,
 ) -> Result<&'a [String], Error> {
-    let same = relation.key_names().eq(columns.iter().map(String::as_str)) && values.len() == columns.len();
-    if same { Ok(values) } else { Err(key_changed(relation, values.len())) }
+    let same = cursor.key == key && cursor.values.len() == key.len();
+    if same { Ok(&cursor.values) } else { Err(key_changed(relation, cursor.values.len())) }
 }
 
 fn key_changed(relation: &Relation, parts: usize) -> Error {
@@ -341,22 +372,45 @@ fn greater(key: &[(String, KeyType)], values: &[String]) -> String {
     format!("{first_bound} and ({})", alternatives.join(" or "))
 }
 
-fn select(opened: &Opened, condition: Option<String>) -> String {
+fn select(opened: &Opened, conditions: Vec<String>) -> String {
     let columns: Vec<_> =
         opened.relation.columns.iter().map(|column| quote::identifier(&column.name)).collect();
     // An ordinary table's children are tables of their own; a partitioned one has its rows in them.
     let only = if opened.table.partitioned { "" } else { "only " };
     let filter = opened.table.row_filter.as_ref().map(|filter| format!("({filter})"));
-    let conditions: Vec<_> = condition.into_iter().chain(filter).collect();
+    let conditions: Vec<_> = conditions.into_iter().chain(filter).collect();
     let filter =
         if conditions.is_empty() { String::new() } else { format!(" where {}", conditions.join(" and ")) };
     format!("select {} from {only}{}{filter}", columns.join(", "), quote::entity(&opened.relation.name))
 }
 
-fn chunk_select(opened: &Opened, after: Option<&[String]>, limit: u32) -> String {
+fn chunk_select(opened: &Opened, scope: Option<String>, after: Option<&[String]>, limit: u32) -> String {
     let order: Vec<_> = opened.key.iter().map(|(name, _)| name.as_str()).collect();
-    let page = select(opened, after.map(|values| greater(&opened.key, values)));
+    let after = after.map(|values| greater(&opened.key, values));
+    let page = select(opened, after.into_iter().chain(scope).collect());
     format!("{page} order by {} limit {limit}", order.join(", "))
+}
+
+/// The rows of these keys. As one comparison with a list where the operators live in one schema: lists are
+/// hashed or looked up, long alternatives are not.
+fn among(key: &[(String, KeyType)], keys: &[Vec<String>]) -> Result<String, Error> {
+    if let Some(odd) = keys.iter().find(|values| values.len() != key.len()) {
+        let message = format!("it is asked for keys of {} parts, but its key has {}", odd.len(), key.len());
+        return Err(Error::new(ErrorKind::Table, message));
+    }
+    let Some((_, first)) = key.first().filter(|_| !keys.is_empty()) else { return Ok("false".to_owned()) };
+    if !key.iter().all(|(_, key)| key.operator_schema == first.operator_schema) {
+        let alternatives: Vec<_> = keys.iter().map(|values| format!("({})", equal(key, values))).collect();
+        return Ok(format!("({})", alternatives.join(" or ")));
+    }
+    let names: Vec<_> = key.iter().map(|(name, _)| name.as_str()).collect();
+    let row = |values: &Vec<String>| {
+        let parts: Vec<_> = key.iter().zip(values).map(|((_, key), value)| literal(value, key)).collect();
+        format!("({})", parts.join(", "))
+    };
+    let rows: Vec<_> = keys.iter().map(row).collect();
+    let (names, schema) = (names.join(", "), &first.operator_schema);
+    Ok(format!("({names}) operator({schema}.=) any (values {})", rows.join(", ")))
 }
 
 /// Rows on their way into a batch.

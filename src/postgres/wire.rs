@@ -308,6 +308,23 @@ impl Wire {
         }
     }
 
+    /// Has the server parse one statement, which is not carried out.
+    pub(super) async fn parse(&mut self, sql: &str) -> Result<(), Error> {
+        let mut out = BytesMut::new();
+        frontend::parse("", sql, [], &mut out).map_err(encode)?;
+        frontend::sync(&mut out);
+        self.send(&out).await?;
+        let mut failure = None;
+        loop {
+            match self.receive().await? {
+                (b'1' | b'N' | b'S', _) => {}
+                (b'E', body) => failure = Some(Error::from_fields(body)),
+                (b'Z', _) => return failure.map_or(Ok(()), Err),
+                (tag, _) => return Err(unexpected(tag, "parse")),
+            }
+        }
+    }
+
     /// The cells of a one-row, first-result query.
     pub(super) async fn query_row(&mut self, sql: &str) -> Result<TextRow, Error> {
         let first = self.query(sql).await?.into_iter().flatten().next();

@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{
-    backfill::{Attempt, ChunkRead, KeyColumn, Keys, MarkerKind, ReadFailure, ReadRequest},
-    model::{ChangeBatch, EntityName, Relation},
+    backfill::{Attempt, ChunkRead, Keys, MarkerKind, ReadFailure, ReadRequest},
+    model::{ChangeBatch, EntityName},
     postgres::{ChunkRequest, Client, ConnectSettings, Error, ErrorKind, Purpose, SnapshotReader},
 };
 
@@ -148,12 +148,10 @@ async fn read(
 ) -> Result<bool, Error> {
     let mark = |kind| request.marker(&reading.installation, kind).encode();
     sessions.marks.emit_messages(&[mark(MarkerKind::Low)]).await?;
-    let columns: Option<Vec<String>> =
-        request.after.as_ref().map(|cursor| cursor.key.iter().map(|column| column.name.clone()).collect());
-    let after = columns.as_deref().zip(request.after.as_ref().map(|cursor| cursor.values.as_slice()));
     let page = ChunkRequest {
         entity: &request.entity,
-        after,
+        scope: request.scope.as_deref(),
+        after: request.after.as_ref(),
         max_rows: request.limit,
         max_bytes: request.max_bytes,
         timeout: None,
@@ -169,7 +167,7 @@ async fn read(
     let chunk = ChunkRead {
         attempt: request.attempt,
         snapshot: Arc::new(page.snapshot),
-        key: key_columns(&page.relation),
+        key: page.key,
         keys,
         bytes: page.bytes,
         rows: Arc::new(page.batch),
@@ -179,16 +177,6 @@ async fn read(
     };
     let _ = events.send(ReadEvent::Read(Box::new(chunk)));
     sessions.marks.emit_messages(&[mark(MarkerKind::High)]).await.map(|_| true)
-}
-
-/// The key as the page's own transaction saw it. Attribute numbers and collations are not asked for: a cursor
-/// is only ever used with key columns of the same names and types, which the reader checks.
-fn key_columns(relation: &Relation) -> Vec<KeyColumn> {
-    let column = |&at: &usize| {
-        let column = &relation.columns[at];
-        KeyColumn { name: column.name.clone(), attribute: 0, type_oid: column.type_oid, collation: 0 }
-    };
-    relation.key.iter().map(column).collect()
 }
 
 fn recreated(request: &ReadRequest) -> Error {

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     model::Relation,
     pgoutput::RawRelation,
-    postgres::{Catalog, Client, StreamRelation},
+    postgres::{Catalog, Client, ResolvedRelation, StreamRelation},
 };
 
 use super::error::TermError;
@@ -22,7 +22,7 @@ pub(super) struct RelationChange {
 pub(super) struct Relations {
     client: Client,
     catalog: Catalog,
-    known: HashMap<u32, Arc<Relation>>,
+    known: HashMap<u32, ResolvedRelation>,
 }
 
 impl Relations {
@@ -42,16 +42,14 @@ impl Relations {
             replica_identity: raw.replica_identity,
             columns: columns.map(|column| (column.name.clone(), column.type_oid, column.identity)).collect(),
         };
-        let relation = self.catalog.resolve(&self.client, &described).await?;
-        let before = self.known.insert(raw.oid, Arc::clone(&relation));
-        let change = before.filter(|before| *before != relation).map(|before| RelationChange {
-            key_changed: !before.key_names().eq(relation.key_names())
-                || !key_types(&before).eq(key_types(&relation)),
-        });
+        let resolved = self.catalog.resolve(&self.client, &described).await?;
+        let relation = Arc::clone(&resolved.relation);
+        let change = self
+            .known
+            .get(&raw.oid)
+            .filter(|before| before.relation != relation)
+            .map(|before| RelationChange { key_changed: resolved.key_differs(before) });
+        self.known.insert(raw.oid, resolved);
         Ok((relation, change))
     }
-}
-
-fn key_types(relation: &Relation) -> impl Iterator<Item = u32> {
-    relation.key.iter().map(|&at| relation.columns[at].type_oid)
 }

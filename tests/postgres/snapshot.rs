@@ -1,5 +1,6 @@
 use anabranch::{
-    model::{ChangeBatch, EntityName, ReplicaIdentity, ValueType},
+    backfill::{Cursor, KeyColumn},
+    model::{ChangeBatch, EntityName, ReplicaIdentity, Scope, ValueType},
     postgres::{Catalog, ChunkRead, ChunkRequest, ErrorKind, Purpose, SnapshotReader, StreamRelation},
 };
 use testkit::{ClusterOptions, Database, wait_until};
@@ -15,27 +16,36 @@ fn texts(batch: &ChangeBatch) -> Vec<Vec<Option<String>>> {
     batch.changes.iter().map(row).collect()
 }
 
-fn key_names(chunk: &ChunkRead) -> Vec<String> {
-    chunk.relation.key_names().map(str::to_owned).collect()
+/// The cursor behind a page.
+fn cursor(chunk: &ChunkRead) -> Option<Cursor> {
+    chunk.last.clone().map(|values| Cursor { key: chunk.key.clone(), values })
+}
+
+fn request(entity: &EntityName, max_rows: u32) -> ChunkRequest<'_> {
+    ChunkRequest { entity, scope: None, after: None, max_rows, max_bytes: 1 << 20, timeout: None }
 }
 
 /// Reads a table to its end in pages of `max_rows`; gives each page's rows.
 async fn pages(reader: &mut SnapshotReader, table: &str, max_rows: u32) -> Vec<Vec<Vec<Option<String>>>> {
+    scoped_pages(reader, table, max_rows, None).await
+}
+
+async fn scoped_pages(
+    reader: &mut SnapshotReader,
+    table: &str,
+    max_rows: u32,
+    scope: Option<&Scope>,
+) -> Vec<Vec<Vec<Option<String>>>> {
     let entity: EntityName = table.parse().unwrap();
     let mut pages = Vec::new();
-    let mut after: Option<(Vec<String>, Vec<String>)> = None;
+    let mut after = None;
     loop {
-        let cursor = after.as_ref().map(|(names, values)| (names.as_slice(), values.as_slice()));
-        let request =
-            ChunkRequest { entity: &entity, after: cursor, max_rows, max_bytes: 1 << 20, timeout: None };
+        let request = ChunkRequest { scope, after: after.as_ref(), ..request(&entity, max_rows) };
         let chunk = reader.read_chunk(&request).await.unwrap();
-        if let Some(last) = &chunk.last {
-            after = Some((key_names(&chunk), last.clone()));
-        }
-        let exhausted = chunk.exhausted;
+        after = cursor(&chunk).or(after);
         pages.push(texts(&chunk.batch));
         assert!(pages.len() < 100, "{table} does not end");
-        if exhausted {
+        if chunk.exhausted {
             return pages;
         }
     }
@@ -155,8 +165,7 @@ async fn a_page_ends_at_its_byte_limit() {
         .unwrap();
     let mut reader = reader(&database).await;
     let entity = "public.wide".parse().unwrap();
-    let request =
-        ChunkRequest { entity: &entity, after: None, max_rows: 1000, max_bytes: 2_000_000, timeout: None };
+    let request = ChunkRequest { max_bytes: 2_000_000, ..request(&entity, 1000) };
     for _ in 0..2 {
         let chunk = reader.read_chunk(&request).await.unwrap();
         assert!((200..=300).contains(&chunk.batch.changes.len()), "{}", chunk.batch.changes.len());
@@ -230,6 +239,157 @@ async fn children_are_tables_of_their_own_and_partitions_are_not() {
     assert_eq!(pages(&mut reader, "public.root", 3).await, [[[Some("3".to_owned())]]]);
 }
 
+/// Reads the first page of a table before and the second one after some statements.
+async fn go_on_after(table: &str, ddl: &str) -> Result<Vec<Vec<Option<String>>>, ErrorKind> {
+    let (_, database) = shared_database().await;
+    let data = format!("{table}; insert into public.t select n, n, n from generate_series(1, 5) n");
+    database.execute(&data).await.unwrap();
+    let mut reader = reader(&database).await;
+    let entity = "public.t".parse().unwrap();
+    let first = reader.read_chunk(&request(&entity, 2)).await.unwrap();
+    database.execute(ddl).await.unwrap();
+    let after = cursor(&first);
+    let second = reader.read_chunk(&ChunkRequest { after: after.as_ref(), ..request(&entity, 2) }).await;
+    second.map(|chunk| texts(&chunk.batch)).map_err(|error| error.kind())
+}
+
+#[tokio::test]
+async fn c043_a_cursor_survives_renamed_key_columns_and_nothing_else() {
+    let table = "create table public.t (a int, b text, v int, primary key (a, b))";
+    let renamed = "alter table public.t rename a to \"it's A\"; alter table public.t rename b to a; \
+                   alter table public.t rename v to b";
+    let rows = go_on_after(table, renamed).await.unwrap();
+    assert_eq!(rows, [3, 4].map(|n| vec![Some(n.to_string()); 3]));
+    let changed = [
+        "alter table public.t alter column b type text collate \"C\"",
+        "alter table public.t alter column a type bigint",
+        "alter table public.t drop constraint t_pkey, add primary key (b, a)",
+        "alter table public.t drop column a, add column a int not null default 1; \
+         alter table public.t add primary key (a, b)",
+        "alter table public.t rename a to c; alter table public.t rename v to a; \
+         alter table public.t drop constraint t_pkey, add primary key (a, b)",
+    ];
+    for ddl in changed {
+        assert_eq!(go_on_after(table, ddl).await, Err(ErrorKind::KeyChanged), "{ddl}");
+    }
+}
+
+#[tokio::test]
+async fn c043_a_described_key_differs_unless_it_was_renamed() {
+    let (_, database) = shared_database().await;
+    database.execute("create table public.t (id int primary key, v int not null unique)").await.unwrap();
+    let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
+    let mut catalog = Catalog::new("p");
+    let oid = database.query_text("select 'public.t'::regclass::oid::text").await.unwrap();
+    let mut describe = async |first: (&str, bool), second: (&str, bool)| {
+        let column = |(name, identity): (&str, bool)| (name.to_owned(), 23, identity);
+        let message = StreamRelation {
+            oid: oid.parse().unwrap(),
+            name: "public.t".parse().unwrap(),
+            replica_identity: ReplicaIdentity::Default,
+            columns: vec![column(first), column(second)],
+        };
+        catalog.resolve(&client, &message).await.unwrap()
+    };
+    let before = describe(("id", true), ("v", false)).await;
+    database.execute("alter table public.t rename id to number").await.unwrap();
+    let late = describe(("id", true), ("v", false)).await;
+    assert!(!late.key_differs(&before), "the catalogue is ahead, and says nothing of these names");
+    let renamed = describe(("number", true), ("v", false)).await;
+    assert!(!renamed.key_differs(&before));
+    assert!(renamed.key_differs(&late), "not known, so taken for another one");
+    database.execute("alter table public.t drop constraint t_pkey, add primary key (v)").await.unwrap();
+    let moved = describe(("number", false), ("v", true)).await;
+    assert!(moved.key_differs(&renamed));
+    database
+        .execute("alter table public.t rename number to x; alter table public.t rename v to number")
+        .await
+        .unwrap();
+    let renamed_again = describe(("x", false), ("number", true)).await;
+    assert!(!renamed_again.key_differs(&moved));
+    assert!(renamed_again.key_differs(&renamed), "the same name, another column");
+}
+
+#[tokio::test]
+async fn scopes_narrow_pages_to_a_condition_or_to_keys() {
+    let (cluster, database) = shared_database().await;
+    database
+        .execute(
+            "create extension citext schema public;
+             create table public.t (id int primary key, v text); insert into public.t select n, 'v' || n % 3 from generate_series(1, 30) n;
+             create table public.c (a text, b int, v text, primary key (b, a)); insert into public.c select 'it''s', n from generate_series(1, 9) n;
+             create table public.m (t public.citext, n int, primary key (t, n)); insert into public.m values ('A', 1), ('b', 2), ('c', 3);
+             create table public.l (k int[] primary key); insert into public.l values ('{1,2}'), ('{3}'), ('{4,5,6}');
+             create publication p for all tables",
+        )
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    let condition = |text: &str| Scope::Where(text.to_owned());
+    let found =
+        scoped_pages(&mut reader, "public.t", 4, Some(&condition("v = 'v1' or id = 3 -- and so on"))).await;
+    assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 3]);
+    let keys = |keys: &[&[&str]]| {
+        Scope::Keys(keys.iter().map(|key| key.iter().map(|part| (*part).to_owned()).collect()).collect())
+    };
+    let cases: [(&str, Scope, &[&str]); 6] = [
+        ("public.t", keys(&[&["30"], &["2"], &["99"], &["2"], &["7"]]), &["2", "7", "30"]),
+        ("public.t", keys(&[]), &[]),
+        ("public.c", keys(&[&["3", "it's"], &["2", "its"], &["1", "it's"]]), &["it's", "it's"]),
+        ("public.m", keys(&[&["a", "1"], &["B", "2"], &["c", "4"]]), &["A", "b"]),
+        ("public.l", keys(&[&["{3}"], &["{4, 5, 6}"]]), &["{3}", "{4,5,6}"]),
+        ("public.t", Scope::Keys((-5000..=1).map(|n| vec![n.to_string()]).collect()), &["1"]),
+    ];
+    for (table, scope, expected) in cases {
+        let found = scoped_pages(&mut reader, table, 2, Some(&scope)).await;
+        let found: Vec<_> = found.iter().flatten().map(|row| row[0].as_deref().unwrap()).collect();
+        assert_eq!(found, expected, "{table} {expected:?}");
+    }
+    if cluster.major() >= 15 {
+        database
+            .execute("drop publication p; create publication p for table public.t where (id > 10)")
+            .await
+            .unwrap();
+        let found = scoped_pages(&mut reader, "public.t", 9, Some(&condition("id < 13 or id = 20"))).await;
+        assert_eq!(found.iter().flatten().count(), 3, "within the publication's own filter");
+    }
+}
+
+#[tokio::test]
+async fn a_scope_is_one_condition_and_its_keys_are_of_the_tables_key() {
+    let (_, database) = shared_database().await;
+    database
+        .execute("create table public.t (id int primary key); insert into public.t values (1), (2); create table public.other (id int); insert into public.other values (7)")
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    let entity = "public.t".parse().unwrap();
+    for text in [
+        "true); commit; delete from public.other; select (1",
+        "true; select 1",
+        "true) union select id from public.other where (true",
+        "true union select id from public.other",
+        "true limit 1",
+        "nothing = 1",
+        "/* true",
+        "",
+    ] {
+        let scope = Scope::Where(text.to_owned());
+        let read = reader.read_chunk(&ChunkRequest { scope: Some(&scope), ..request(&entity, 10) }).await;
+        let error = read.expect_err(text);
+        assert!(error.sqlstate().is_some() && error.kind() != ErrorKind::KeyChanged, "{text}: {error}");
+    }
+    let scope = Scope::Keys(vec![vec!["1".into(), "2".into()]]);
+    let error = reader.read_chunk(&ChunkRequest { scope: Some(&scope), ..request(&entity, 10) }).await;
+    assert_eq!(
+        error.unwrap_err().kind(),
+        ErrorKind::Table,
+        "no change of the key: that would read again at once"
+    );
+    assert_eq!(reader.read_chunk(&request(&entity, 10)).await.unwrap().batch.changes.len(), 2);
+    assert_eq!(database.query_text("select count(*)::text from public.other").await.unwrap(), "1");
+}
+
 #[tokio::test]
 async fn errors_leave_the_reader_usable() {
     let (_, database) = shared_database().await;
@@ -238,24 +398,24 @@ async fn errors_leave_the_reader_usable() {
         .await
         .unwrap();
     let mut reader = reader(&database).await;
-    let read = async |reader: &mut SnapshotReader, table: &str, after: Option<(&[String], &[String])>| {
+    let read = async |reader: &mut SnapshotReader, table: &str, after: Option<&Cursor>| {
         let entity = table.parse().unwrap();
-        let request = ChunkRequest { entity: &entity, after, max_rows: 10, max_bytes: 1000, timeout: None };
-        reader.read_chunk(&request).await
+        reader.read_chunk(&ChunkRequest { after, ..request(&entity, 10) }).await
     };
     let error = read(&mut reader, "public.gone", None).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Table, "{error}");
     let error = read(&mut reader, "public.keyless", None).await.unwrap_err();
     assert!(error.to_string().contains("add primary key"), "{error}");
-    let cursor = (vec!["b".to_owned()], vec!["0".to_owned()]);
-    let error = read(&mut reader, "public.t", Some((&cursor.0, &cursor.1))).await.unwrap_err();
+    let key = vec![KeyColumn { name: "b".into(), attribute: 2, type_oid: 23, collation: 0 }];
+    let cursor = Cursor { key, values: vec!["0".into()] };
+    let error = read(&mut reader, "public.t", Some(&cursor)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::KeyChanged, "{error}");
     assert_eq!(read(&mut reader, "public.t", None).await.unwrap().batch.changes.len(), 1);
     let lock = database.connect().await.unwrap();
     lock.batch_execute("begin; lock table public.t").await.unwrap();
     let entity = "public.t".parse().unwrap();
     let timeout = Some(std::time::Duration::from_millis(50));
-    let request = ChunkRequest { entity: &entity, after: None, max_rows: 10, max_bytes: 1000, timeout };
+    let request = ChunkRequest { timeout, ..request(&entity, 10) };
     let error = reader.read_chunk(&request).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
     lock.batch_execute("commit").await.unwrap();
@@ -274,9 +434,7 @@ async fn a_rewrite_under_way_is_waited_for_and_not_read_as_empty() {
     other.batch_execute("begin; alter table public.t alter column v type text").await.unwrap();
     let reading = tokio::spawn(async move {
         let entity = "public.t".parse().unwrap();
-        let request =
-            ChunkRequest { entity: &entity, after: None, max_rows: 100, max_bytes: 1 << 20, timeout: None };
-        reader.read_chunk(&request).await.unwrap()
+        reader.read_chunk(&request(&entity, 100)).await.unwrap()
     });
     let waits = "select count(*)::text from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
     wait_until("the page to wait for the lock", DEADLINE, async || {
@@ -340,8 +498,7 @@ async fn markers_do_not_wait_for_a_standby_and_show_in_no_snapshot_of_others() {
     let snapshot = client.current_snapshot().await.unwrap();
     assert!(!snapshot.sees(u32::try_from(xid.parse::<u64>().unwrap()).unwrap()));
     let entity = "public.t".parse().unwrap();
-    let request = ChunkRequest { entity: &entity, after: None, max_rows: 10, max_bytes: 1000, timeout: None };
-    let chunk = reader(&database).await.read_chunk(&request).await.unwrap();
+    let chunk = reader(&database).await.read_chunk(&request(&entity, 10)).await.unwrap();
     assert_eq!(
         texts(&chunk.batch)[0][1],
         Some("old".to_owned()),
@@ -407,8 +564,9 @@ async fn c008_c021_c023_the_catalogue_knows_what_is_asked_for() {
         columns: vec![("k".into(), 23, true), ("id".into(), 23, true), ("gone".into(), 999_999, false)],
     };
     let resolved = catalog.resolve(&client, &message).await.unwrap();
-    assert_eq!(resolved.key, [1, 0]);
-    assert_eq!(resolved.columns[2].value_type, ValueType::Text);
+    assert_eq!((&resolved.relation.key, &resolved.key_numbers), (&vec![1, 0], &vec![2, 1]));
+    assert_eq!(resolved.relation.columns[2].value_type, ValueType::Text);
     message.columns[0].2 = false;
-    assert_eq!(catalog.resolve(&client, &message).await.unwrap().key, [1]);
+    let resolved = catalog.resolve(&client, &message).await.unwrap();
+    assert_eq!((&resolved.relation.key, &resolved.key_numbers), (&vec![1], &vec![]));
 }

@@ -58,6 +58,14 @@ pub struct Machine<P> {
 pub(super) enum Sabotage {
     PruneByNewest,
     KeepWindow,
+    ReadUngranted,
+    IgnorePause,
+    IgnoreRate,
+    ScopedAtOnce,
+    WholeKeepsScope,
+    MappingsNotJoined,
+    ForgetWaiting,
+    ForgetLimboAtTurn,
 }
 
 impl<P> Machine<P> {
@@ -382,11 +390,19 @@ impl<P> Machine<P> {
         let latest = self.limbo.latest();
         for run in self.runs.values_mut().filter(|run| run.active && run.wants_page(share)) {
             let table = run.spec.table;
-            if !run.window.may_read(latest.map(AsRef::as_ref))
-                || self.pace.paused(table)
-                || self.pace.free_at(table) > self.now
-            {
+            let held = self.pace.paused(table) || self.pace.free_at(table) > self.now;
+            #[cfg(test)]
+            let held = match self.sabotage {
+                Some(Sabotage::IgnorePause) => self.pace.free_at(table) > self.now,
+                Some(Sabotage::IgnoreRate) => self.pace.paused(table),
+                _ => held,
+            };
+            if held || !run.window.may_read(latest.map(AsRef::as_ref)) {
                 continue;
+            }
+            #[cfg(test)]
+            if self.sabotage == Some(Sabotage::ReadUngranted) {
+                run.spec.started = true;
             }
             if !run.spec.started {
                 if !std::mem::replace(&mut run.asked, true) {

@@ -20,7 +20,10 @@ impl<P> Machine<P> {
         let mut out = Vec::new();
         #[cfg(test)]
         let mut kept = None;
-        if spec.scope.is_some() && self.runs.contains_key(&spec.table) {
+        let waits = spec.scope.is_some() && self.runs.contains_key(&spec.table);
+        #[cfg(test)]
+        let waits = waits && self.sabotage != Some(Sabotage::ScopedAtOnce);
+        if waits {
             self.waiting.entry(spec.table).or_default().push_back(spec);
             return self.proceed(out);
         }
@@ -29,7 +32,17 @@ impl<P> Machine<P> {
             if self.sabotage == Some(Sabotage::KeepWindow) {
                 kept = Some(old.window);
             }
+            #[cfg(test)]
+            if self.sabotage == Some(Sabotage::WholeKeepsScope) {
+                spec.scope.clone_from(&old.spec.scope);
+            }
+            #[cfg(test)]
+            let own = spec.mappings.clone();
             out.push(supersede(&mut spec, old.spec));
+            #[cfg(test)]
+            if self.sabotage == Some(Sabotage::MappingsNotJoined) {
+                spec.mappings = own;
+            }
         }
         self.cover(&spec, &mut out);
         self.begin(spec);
@@ -58,6 +71,13 @@ impl<P> Machine<P> {
     fn begin(&mut self, spec: RunSpec) {
         let baselines = self.baseline.iter().chain(&spec.baseline).cloned().collect();
         let window = Window::new(self.limbo.unseen(), baselines, self.settings.window_bytes);
+        #[cfg(test)]
+        let window = match self.sabotage {
+            Some(Sabotage::ForgetLimboAtTurn) if spec.scope.is_some() => {
+                Window::new(std::iter::empty(), Vec::new(), self.settings.window_bytes)
+            }
+            _ => window,
+        };
         let turn = self.next_turn();
         self.runs.insert(spec.table, Run::new(spec, window, &self.settings, turn));
     }
@@ -66,6 +86,8 @@ impl<P> Machine<P> {
     pub(super) fn end(&mut self, table: u32) -> Option<RunSpec> {
         let ended = self.runs.remove(&table)?.spec;
         let next = self.waiting.get_mut(&table).and_then(std::collections::VecDeque::pop_front);
+        #[cfg(test)]
+        let next = next.filter(|_| self.sabotage != Some(Sabotage::ForgetWaiting));
         match next {
             Some(next) => self.begin(next),
             None => drop(self.waiting.remove(&table)),
@@ -74,21 +96,18 @@ impl<P> Machine<P> {
     }
 
     /// The answer to [`Command::Begin`]: whether the run begins. Otherwise it was withdrawn, and is forgotten.
+    /// That may also be told unasked, of any run that has not begun.
     pub fn begun(&mut self, run: &str, granted: bool) -> Vec<Command<P>> {
         if let Some((&table, run)) = self.runs.iter_mut().find(|(_, known)| *known.spec.run == *run) {
             (run.asked, run.spec.started) = (false, run.spec.started || granted);
             if !run.spec.started {
                 self.end(table);
             }
+        } else if !granted {
+            let stays = |spec: &RunSpec| spec.started || *spec.run != *run;
+            self.waiting.values_mut().for_each(|waiting| waiting.retain(stays));
         }
         self.proceed(Vec::new())
-    }
-
-    /// Forgets a scoped run that waits behind another: somebody withdrew it. Whether it was there.
-    pub fn withdraw(&mut self, run: &str) -> bool {
-        let before = self.waiting.values().map(std::collections::VecDeque::len).sum::<usize>();
-        self.waiting.values_mut().for_each(|waiting| waiting.retain(|spec| *spec.run != *run));
-        before != self.waiting.values().map(std::collections::VecDeque::len).sum::<usize>()
     }
 
     /// Begins the table's run again from the first row.

@@ -7,6 +7,11 @@ mod host;
 mod prng;
 mod source;
 
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU64, Ordering},
+};
+
 use host::Host;
 use prng::Prng;
 use source::Source;
@@ -56,30 +61,60 @@ enum Fault {
     PruneByNewest,
     /// A superseding run keeps the window of the old one.
     KeepWindow,
+    /// A cursor is used with a key that is not the one it was taken with.
+    CursorOfAnyKey,
+    /// A run begins although it was withdrawn.
+    AlwaysGrant,
+    /// A run reads before its beginning is granted.
+    ReadUngranted,
+    /// A paused table is read.
+    IgnorePause,
+    /// A table is read faster than it may.
+    IgnoreRate,
+    /// A scoped run takes the place of its table's run.
+    ScopedAtOnce,
+    /// A run that takes the place of a scoped one reads its rows only.
+    WholeKeepsScope,
+    /// A run that takes the place of another has its own mappings only.
+    MappingsNotJoined,
+    /// What waits behind a run is forgotten with it.
+    ForgetWaiting,
+    /// What is in limbo when a scoped run's turn comes is taken for visible.
+    ForgetLimboAtTurn,
 }
 
 /// Each with a seed that finds it; where that is no longer so, others are tried.
-const FAULTS: [(Fault, u64); 20] = [
-    (Fault::EmitAll, 7),
-    (Fault::ClassicWindow, 7),
-    (Fault::SaveCursorEarly, 77),
-    (Fault::IgnoreOldKeys, 7),
-    (Fault::IgnoreTruncate, 1192),
-    (Fault::ConfirmPastLimbo, 39),
-    (Fault::ConfirmBeforeStreamed, 1057),
+const FAULTS: [(Fault, u64); 30] = [
+    (Fault::EmitAll, 3),
+    (Fault::ClassicWindow, 3),
+    (Fault::SaveCursorEarly, 24),
+    (Fault::IgnoreOldKeys, 102),
+    (Fault::IgnoreTruncate, 1595),
+    (Fault::ConfirmPastLimbo, 985),
+    (Fault::ConfirmBeforeStreamed, 1249),
     (Fault::NoSlotBaseline, 18),
-    (Fault::NoPublicationBaseline, 507),
+    (Fault::NoPublicationBaseline, 974),
     (Fault::LaneBeforePublication, 123),
-    (Fault::ForgetLimboAtBegin, 8),
-    (Fault::SkippedCountsAsReceived, 39),
-    (Fault::FeedOnlyDelivered, 39),
-    (Fault::MachineOutlivesServer, 749),
-    (Fault::NoIncarnation, 9890),
-    (Fault::NoTableLock, 2),
-    (Fault::EmitLate, 40),
-    (Fault::NoRewind, 0),
-    (Fault::PruneByNewest, 7),
-    (Fault::KeepWindow, 115),
+    (Fault::ForgetLimboAtBegin, 20),
+    (Fault::SkippedCountsAsReceived, 2138),
+    (Fault::FeedOnlyDelivered, 31),
+    (Fault::MachineOutlivesServer, 3045),
+    (Fault::NoIncarnation, 31),
+    (Fault::NoTableLock, 362),
+    (Fault::EmitLate, 50),
+    (Fault::NoRewind, 57),
+    (Fault::PruneByNewest, 32),
+    (Fault::KeepWindow, 486),
+    (Fault::CursorOfAnyKey, 6304),
+    (Fault::AlwaysGrant, 0),
+    (Fault::ReadUngranted, 0),
+    (Fault::IgnorePause, 1),
+    (Fault::IgnoreRate, 57),
+    (Fault::ScopedAtOnce, 4),
+    (Fault::WholeKeepsScope, 10),
+    (Fault::MappingsNotJoined, 16),
+    (Fault::ForgetWaiting, 1),
+    (Fault::ForgetLimboAtTurn, 2383),
 ];
 
 impl Fault {
@@ -88,8 +123,21 @@ impl Fault {
         match self {
             Self::PruneByNewest => Some(Sabotage::PruneByNewest),
             Self::KeepWindow => Some(Sabotage::KeepWindow),
+            Self::ReadUngranted => Some(Sabotage::ReadUngranted),
+            Self::IgnorePause => Some(Sabotage::IgnorePause),
+            Self::IgnoreRate => Some(Sabotage::IgnoreRate),
+            Self::ScopedAtOnce => Some(Sabotage::ScopedAtOnce),
+            Self::WholeKeepsScope => Some(Sabotage::WholeKeepsScope),
+            Self::MappingsNotJoined => Some(Sabotage::MappingsNotJoined),
+            Self::ForgetWaiting => Some(Sabotage::ForgetWaiting),
+            Self::ForgetLimboAtTurn => Some(Sabotage::ForgetLimboAtTurn),
             _ => None,
         }
+    }
+
+    /// Those that break what is asked, which is checked as it happens.
+    fn is_of_requests(self) -> bool {
+        matches!(self, Self::AlwaysGrant | Self::ReadUngranted | Self::IgnorePause | Self::IgnoreRate)
     }
 }
 
@@ -192,6 +240,7 @@ impl World {
                 host.answer_probe(source, rng)?;
                 host.answer_beginning(source, rng)?;
             }
+            17 if rng.chance(20) => host.haunt(source, rng),
             17 => host.tick(1000 + rng.below(4_000_000) as i64, source, rng)?,
             18 => host.confirm(source)?,
             _ => host.save_positions(),
@@ -207,7 +256,10 @@ impl World {
             if server {
                 source.crash();
             }
-            host.crash(server, source, rng)?;
+            match !server && rng.chance(50) {
+                true => host.fail_over(source, rng)?,
+                false => host.crash(server, source, rng)?,
+            }
         }
         if !rng.chance(temper.disturb) {
             return Ok(());
@@ -221,6 +273,10 @@ impl World {
             10..=13 => host.yield_to_live(false, source, rng)?,
             14 => source.emit("someone else's \u{0} message".into(), rng),
             15 | 16 => host.map_late_table(false, source, rng),
+            17..=19 => host.request_scope(source, rng),
+            20..=22 => host.cancel(source, rng)?,
+            23..=25 => host.control(false, source, rng)?,
+            26..=28 => host.control(true, source, rng)?,
             _ => {}
         }
         Ok(())
@@ -236,6 +292,8 @@ impl World {
             source.release(xid);
         }
         source.flush();
+        host.exorcise(source);
+        host.control(true, source, rng)?;
         host.yield_to_live(false, source, rng)?;
         host.map_late_table(true, source, rng);
         for _ in 0..3000 {
@@ -267,7 +325,20 @@ struct Figures {
     emitted: u64,
     dropped: u64,
     rereads: u64,
+    scoped: u64,
+    cancelled: u64,
     steps: usize,
+}
+
+impl Figures {
+    fn add(&mut self, other: &Self) {
+        self.emitted += other.emitted;
+        self.dropped += other.dropped;
+        self.rereads += other.rereads;
+        self.scoped += other.scoped;
+        self.cancelled += other.cancelled;
+        self.steps += other.steps;
+    }
 }
 
 fn run(seed: u64, fault: Option<Fault>, figures: &mut Figures) -> Result<(), String> {
@@ -289,11 +360,38 @@ fn run(seed: u64, fault: Option<Fault>, figures: &mut Figures) -> Result<(), Str
     figures.emitted += host.emitted;
     figures.dropped += host.dropped;
     figures.rereads += host.rereads;
+    figures.scoped += host.scoped;
+    figures.cancelled += host.cancelled;
     host.check(&world.source)
 }
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap())
+}
+
+/// Answers of `work` for the numbers below `count`, on all cores, in any order; stops after some that are `Some`.
+fn on_all_cores<T: Send>(count: u64, enough: usize, work: impl Fn(u64) -> Option<T> + Sync) -> Vec<(u64, T)> {
+    let next = AtomicU64::new(0);
+    let found = Mutex::new(Vec::new());
+    let cores = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= count || found.lock().unwrap().len() >= enough {
+                        return;
+                    }
+                    if let Some(answer) = work(number) {
+                        found.lock().unwrap().push((number, answer));
+                    }
+                }
+            });
+        }
+    });
+    let mut found = found.into_inner().unwrap();
+    found.sort_by_key(|(number, _)| *number);
+    found
 }
 
 #[test]
@@ -302,36 +400,36 @@ fn destination_equals_source_after_quiet() {
     if let Some(seed) = number("ANABRANCH_SIMULATION_SEED") {
         return run(seed, None, &mut Figures::default()).unwrap();
     }
-    let count = number("ANABRANCH_SIMULATION_COUNT").unwrap_or(6000);
-    let mut figures = Figures::default();
-    let mut failures = Vec::new();
-    for seed in 0..count {
-        if let Err(error) = run(seed, None, &mut figures) {
-            failures.push(format!("seed {seed}: {error}"));
-        }
-    }
-    assert!(
-        failures.is_empty(),
-        "{} of {count}: {}",
-        failures.len(),
-        failures[..failures.len().min(5)].join("\n")
-    );
-    assert!(figures.emitted > count && figures.dropped > count / 4 && figures.rereads > 0, "{figures:?}");
+    let count = number("ANABRANCH_SIMULATION_COUNT").unwrap_or(100_000);
+    let figures = Mutex::new(Figures::default());
+    let failures = on_all_cores(count, 5, |seed| {
+        let mut own = Figures::default();
+        let failure = run(seed, None, &mut own).err();
+        figures.lock().unwrap().add(&own);
+        failure.map(|error| format!("seed {seed}: {error}"))
+    });
+    let failures: Vec<String> = failures.into_iter().map(|(_, failure)| failure).collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let figures = figures.into_inner().unwrap();
+    let seen = [figures.dropped, figures.scoped, figures.cancelled].iter().all(|seen| *seen > count / 10);
+    assert!(seen && figures.emitted > count && figures.rereads > 0, "{figures:?}");
     eprintln!("{count} seeds: {figures:?}");
 }
 
 #[test]
 #[expect(clippy::print_stderr, reason = "figures of a test")]
 fn every_broken_rule_is_found() {
-    let mut missed = Vec::new();
-    let mut found = Vec::new();
-    for (fault, hint) in FAULTS {
+    let found = on_all_cores(FAULTS.len() as u64, FAULTS.len(), |number| {
+        let (fault, hint) = FAULTS[number as usize];
         let failure = |seed| Some((seed, run(seed, Some(fault), &mut Figures::default()).err()?));
-        match std::iter::once(hint).chain(0..20_000).find_map(failure) {
-            Some((seed, error)) => found.push(format!("{fault:?} by seed {seed}: {error}")),
-            None => missed.push(fault),
-        }
+        std::iter::once(hint).chain(0..20_000).find_map(failure)
+    });
+    for (number, (seed, error)) in &found {
+        let error: String = error.chars().take(200).collect();
+        eprintln!("{:?} by seed {seed}: {error}", FAULTS[*number as usize].0);
     }
-    eprintln!("{}", found.join("\n"));
+    let missed = |number: &u64| found.binary_search_by_key(number, |(number, _)| *number).is_err();
+    let missed: Vec<Fault> =
+        (0..FAULTS.len() as u64).filter(missed).map(|number| FAULTS[number as usize].0).collect();
     assert!(missed.is_empty(), "not found: {missed:?}");
 }

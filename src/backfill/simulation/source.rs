@@ -22,14 +22,46 @@ enum Undo {
     Created(usize, usize),
     Ended(usize, usize),
     Heap(usize, u64),
+    Shape(usize, Shape),
+}
+
+/// What DDL changes of a table, by count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Its key. An even one sorts upwards, an odd one downwards.
+    pub(super) key: i16,
+    layout: u32,
+}
+
+impl Shape {
+    fn behind(self, key: u32, after: u32) -> bool {
+        if self.key % 2 == 0 { key > after } else { key < after }
+    }
 }
 
 /// What the stream shows of a row event. `seq` grows with every event of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    Upsert { table: usize, old: Option<u32>, key: u32, seq: u64 },
-    Delete { table: usize, key: u32, seq: u64 },
-    Truncate { table: usize, seq: u64 },
+    Upsert {
+        table: usize,
+        old: Option<u32>,
+        key: u32,
+        seq: u64,
+    },
+    Delete {
+        table: usize,
+        key: u32,
+        seq: u64,
+    },
+    Truncate {
+        table: usize,
+        seq: u64,
+    },
+    /// A Relation message, before what comes next of the table.
+    Described {
+        table: usize,
+        shape: Shape,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +102,7 @@ pub(super) struct Record {
 #[derive(Debug, Default)]
 struct Table {
     versions: Vec<Version>,
+    shape: Shape,
     /// Who made the present heap: an older snapshot finds it empty.
     heap: u64,
     /// Readers that hold a lock.
@@ -197,7 +230,16 @@ impl Source {
 
     fn log(&mut self, xid: u64, table: usize, event: Event) {
         if self.published[table] {
-            self.transactions.get_mut(&xid).unwrap().events.push(event);
+            let shape = self.tables[table].shape;
+            let events = &mut self.transactions.get_mut(&xid).unwrap().events;
+            let described =
+                |event: &&Event| matches!(event, Event::Described { table: of, .. } if *of == table);
+            let known = events.iter().rev().find(described).copied();
+            let description = Event::Described { table, shape };
+            if known != Some(description) {
+                events.push(description);
+            }
+            events.push(event);
         }
     }
 
@@ -206,7 +248,11 @@ impl Source {
         let table = rng.below(TABLES);
         if rng.chance(truncate) {
             if self.seal(xid, table) {
-                if rng.chance(70) { self.truncate(xid, table) } else { self.rewrite(xid, table) }
+                match rng.below(10) {
+                    0..=5 => self.truncate(xid, table),
+                    6 => self.rewrite(xid, table),
+                    other => self.reshape(xid, table, other == 7),
+                }
             }
             return;
         }
@@ -266,6 +312,21 @@ impl Source {
         self.new_heap(xid, table);
     }
 
+    /// DDL of the key, or of something else.
+    fn reshape(&mut self, xid: u64, table: usize, key: bool) {
+        let shape = &mut self.tables[table].shape;
+        let old = *shape;
+        if key {
+            shape.key += 1;
+        } else {
+            shape.layout += 1;
+        }
+        self.undo_of(xid).push(Undo::Shape(table, old));
+        if key {
+            self.new_heap(xid, table);
+        }
+    }
+
     pub(super) fn savepoint(&mut self, xid: u64) {
         let sub = self.assign_xid();
         let transaction = self.transactions.get_mut(&xid).unwrap();
@@ -287,6 +348,7 @@ impl Source {
                 Undo::Created(table, at) => self.tables[table].versions[at].xmin = None,
                 Undo::Ended(table, at) => self.tables[table].versions[at].xmax = None,
                 Undo::Heap(table, heap) => self.tables[table].heap = heap,
+                Undo::Shape(table, shape) => self.tables[table].shape = shape,
             }
         }
     }
@@ -415,10 +477,16 @@ impl Source {
         *readers = readers.saturating_sub(1);
     }
 
+    /// What a table is like for whoever holds a lock on it.
+    pub(super) fn shape(&self, table: usize) -> Shape {
+        self.tables[table].shape
+    }
+
     /// `select … where key > after order by key`, in a snapshot.
     pub(super) fn rows(&self, table: usize, snapshot: &Snapshot, after: Option<u32>) -> Vec<(u32, u64)> {
         let sees = |xid: u64| xid < snapshot.xmax && !snapshot.in_progress.contains(&xid);
         let table = &self.tables[table];
+        let shape = table.shape;
         if !sees(table.heap) {
             return Vec::new();
         }
@@ -426,10 +494,13 @@ impl Source {
             .versions
             .iter()
             .filter(|v| v.xmin.is_some_and(sees) && !v.xmax.is_some_and(sees))
-            .filter(|v| after.is_none_or(|after| v.key > after))
+            .filter(|v| after.is_none_or(|after| shape.behind(v.key, after)))
             .map(|v| (v.key, v.value))
             .collect();
         rows.sort_unstable();
+        if shape.key % 2 != 0 {
+            rows.reverse();
+        }
         rows
     }
 

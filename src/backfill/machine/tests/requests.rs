@@ -136,11 +136,13 @@ fn scoped_runs_that_wait_are_withdrawn_and_lose_mappings_and_a_changed_key_resta
     bench.read(&whole, "9:9:", &[1, 2]);
     let Command::SaveCursor { cursor, .. } = &bench.machine.durable(whole.attempt)[0] else { panic!() };
     let cursor = Some(cursor.clone());
-    bench.machine.add(scoped("withdrawn", 1));
+    bench.machine.add(RunSpec { started: false, ..scoped("withdrawn", 1) });
     bench.machine.add(scoped("without mappings", 1));
     bench.machine.add(RunSpec { mappings: names(&["a", "b"]), cursor, ..scoped("last", 1) });
-    assert!(bench.machine.withdraw("withdrawn") && !bench.machine.withdraw("withdrawn"));
-    assert!(!bench.machine.withdraw("run-1"), "it does not wait");
+    for run in ["withdrawn", "without mappings", "run-1"] {
+        bench.machine.begun(run, false);
+        assert_eq!(bench.machine.run_count(1), 3, "the others have begun");
+    }
     assert_eq!(bench.machine.remove_mapping(1, "a"), ["without mappings".into()]);
     let restarted = |run: &str| Command::Restart { run: run.into(), reason: RestartReason::KeyChanged };
     let out = bench.machine.relation_changed(1, true);

@@ -12,7 +12,12 @@ impl Host {
         for command in commands {
             match command {
                 Command::Begin { run } => self.live.beginnings.push_back(run),
-                Command::Read(request) => self.live.readers.push(Reader { request, stage: Reading::Start }),
+                Command::Read(request) => {
+                    if self.fault.is_none_or(Fault::is_of_requests) {
+                        self.may_read(&request)?;
+                    }
+                    self.live.readers.push(Reader { request, stage: Reading::Start });
+                }
                 Command::Emit(emission) => self.emit(emission, source, rng)?,
                 Command::Reread { .. } => self.rereads += 1,
                 Command::SaveCursor { run, cursor, rows, chunks } => {
@@ -21,17 +26,19 @@ impl Host {
                         return Err(format!("cursor of {run} saved before chunk {chunks} was durable"));
                     }
                     let stored = self.stored(&run);
-                    stored.spec.started = true;
                     (stored.spec.cursor, stored.spec.rows, stored.spec.chunks) = (Some(cursor), rows, chunks);
                 }
-                Command::Complete { run, .. } => self.stored(&run).complete = true,
+                Command::Complete { run, .. } => self.complete(&run),
                 Command::Restart { run, .. } => {
                     let stored = self.stored(&run);
                     (stored.spec.cursor, stored.spec.rows, stored.spec.chunks) = (None, 0, 0);
                 }
                 Command::Supersede { old, new, mappings } => {
                     let baseline = self.stored(&old).spec.baseline.clone();
-                    self.stored(&old).complete = true;
+                    self.stored(&old).status = Status::Gone;
+                    for lane in &mappings {
+                        self.disk.lanes[lane.parse::<usize>().unwrap()].cancelled = false;
+                    }
                     let new = self.stored(&new);
                     new.spec.mappings = mappings;
                     new.spec.baseline = new.spec.baseline.take().or(baseline);
@@ -44,6 +51,18 @@ impl Host {
             }
         }
         Ok(())
+    }
+
+    fn complete(&mut self, run: &str) {
+        let stored = self.stored(run);
+        stored.status = Status::Complete;
+        let number: u64 = stored.spec.run.trim_start_matches("run-").parse().unwrap();
+        let (whole, lanes) = (stored.spec.scope.is_none(), stored.spec.mappings.clone());
+        for lane in lanes.iter().filter(|_| whole) {
+            let lane = &mut self.disk.lanes[lane.parse::<usize>().unwrap()];
+            lane.baseline = None;
+            lane.damaged.retain(|_, runs| *runs >= number);
+        }
     }
 
     pub(super) fn stored(&mut self, run: &str) -> &mut StoredRun {

@@ -8,21 +8,24 @@ use std::{
 
 use crate::{
     backfill::{
-        Attempt, ChunkRead, Command, Emission, KeyColumn, Keys, Machine, Marker, MarkerKind, PageSettings,
-        ReadFailure, ReadRequest, RunSpec, Settings, Touch, everything_before,
+        Attempt, ChunkRead, Command, Controls, Cursor, Emission, KeyColumn, Keys, Machine, Marker,
+        MarkerKind, PageSettings, ReadFailure, ReadRequest, RunSpec, Settings, TableControl, Touch,
+        everything_before,
     },
-    model::{EntityName, Lsn, Snapshot, Xid},
+    model::{EntityName, Lsn, Scope, Snapshot, Xid},
 };
 
 use super::{
     Fault,
     prng::Prng,
-    source::{Body, Event, Source, TABLES},
+    source::{Body, Event, Shape, Source, TABLES},
 };
 
 mod commands;
 mod lanes;
 mod readers;
+mod requests;
+mod terms;
 
 type Rows = Vec<(u32, u64)>;
 
@@ -39,12 +42,35 @@ pub(super) struct LaneDisk {
     newest: HashMap<u32, u64>,
     newest_truncate: u64,
     accepted: Lsn,
+    /// What was never streamed for the table; until a run has made up for it.
+    baseline: Option<Arc<Snapshot>>,
+    /// Nobody has asked again since its run was withdrawn.
+    cancelled: bool,
+    /// Documents that the sink has lost, and whose repair was withdrawn; and how many runs there were then.
+    damaged: BTreeMap<u32, u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Queued,
+    Running,
+    Complete,
+    /// Withdrawn: its table stays as it is until somebody asks again.
+    Cancelled,
+    /// Another run took its place, or it was a scoped one and is done.
+    Gone,
 }
 
 #[derive(Debug)]
 struct StoredRun {
     spec: RunSpec,
-    complete: bool,
+    status: Status,
+}
+
+impl StoredRun {
+    fn is_due(&self) -> bool {
+        matches!(self.status, Status::Queued | Status::Running)
+    }
 }
 
 /// What survives.
@@ -56,6 +82,7 @@ struct Disk {
     runs: Vec<StoredRun>,
     baseline: Option<Arc<Snapshot>>,
     incarnation: u64,
+    controls: Controls,
 }
 
 #[derive(Debug)]
@@ -76,7 +103,7 @@ struct Lane {
 enum Reading {
     Start,
     Low,
-    Locked { snapshot: Arc<Snapshot>, locked: bool },
+    Locked { snapshot: Arc<Snapshot>, shape: Shape, locked: bool },
     Done { read: Option<ChunkRead<Rows>>, high: bool },
 }
 
@@ -100,6 +127,10 @@ struct Live {
     position: usize,
     lanes: Vec<Lane>,
     readers: Vec<Reader>,
+    /// The tables as this session's stream has described them.
+    shapes: [Option<Shape>; TABLES],
+    /// Since when the present controls hold, and the rows that were read since.
+    paced: (i64, u64),
     probes: VecDeque<Arc<Snapshot>>,
     /// Runs whose beginning was asked for.
     beginnings: VecDeque<Arc<str>>,
@@ -114,12 +145,16 @@ struct Live {
 pub(super) struct Host {
     disk: Disk,
     live: Live,
+    /// Readings of hosts that are gone; their sessions still do what they were told.
+    ghosts: Vec<Reader>,
     fault: Option<Fault>,
     now: i64,
     runs_made: u64,
     pub(super) emitted: u64,
     pub(super) dropped: u64,
     pub(super) rereads: u64,
+    pub(super) scoped: u64,
+    pub(super) cancelled: u64,
 }
 
 fn settings(rng: &mut Prng) -> Settings {
@@ -137,8 +172,17 @@ fn settings(rng: &mut Prng) -> Settings {
     }
 }
 
-fn key_column() -> KeyColumn {
-    KeyColumn { name: "id".into(), attribute: 1, type_oid: 23, collation: 0 }
+fn key_columns(shape: Shape) -> Vec<KeyColumn> {
+    vec![KeyColumn { name: "id".into(), attribute: shape.key, type_oid: 23, collation: 0 }]
+}
+
+/// Whether a scope has the row of a key.
+fn within(scope: Option<&Scope>, key: u32) -> bool {
+    match scope {
+        None => true,
+        Some(Scope::Where(condition)) => condition.parse().is_ok_and(|limit: u32| key < limit),
+        Some(Scope::Keys(keys)) => keys.iter().any(|values| values[0] == key.to_string()),
+    }
 }
 
 fn keys_of(event: &Event) -> (usize, Option<u32>, Option<u32>, u64) {
@@ -146,6 +190,7 @@ fn keys_of(event: &Event) -> (usize, Option<u32>, Option<u32>, u64) {
         Event::Upsert { table, old, key, seq } => (table, old, Some(key), seq),
         Event::Delete { table, key, seq } => (table, Some(key), None, seq),
         Event::Truncate { table, seq } => (table, None, None, seq),
+        Event::Described { table, .. } => (table, None, None, 0),
     }
 }
 
@@ -175,156 +220,30 @@ impl Host {
         for table in if late_table { vec![0, 0] } else { vec![0, 0, 1] } {
             disk.lanes.push(LaneDisk { table, generation: 1, ..LaneDisk::default() });
         }
-        let live = Self::boot(&mut disk, source, fault, rng);
-        let mut host = Self { disk, live, fault, now: 0, runs_made: 0, emitted: 0, dropped: 0, rereads: 0 };
+        let live = Self::boot(&mut disk, source, fault, 0, rng);
+        let mut host = Self {
+            disk,
+            live,
+            ghosts: Vec::new(),
+            fault,
+            now: 0,
+            runs_made: 0,
+            emitted: 0,
+            dropped: 0,
+            rereads: 0,
+            scoped: 0,
+            cancelled: 0,
+        };
         for (table, lanes) in [(0, vec![0, 1]), (1, vec![2])] {
             if table == 0 || !late_table {
-                host.request(table, &lanes, None, source, rng);
+                host.request(table, &lanes, source, rng);
             }
         }
         host
     }
 
-    fn boot(disk: &mut Disk, source: &Source, fault: Option<Fault>, rng: &mut Prng) -> Live {
-        disk.incarnation += 1;
-        let machine = Machine::new(settings(rng), disk.incarnation, disk.baseline.clone());
-        let position = source.wal.iter().position(|record| record.start >= disk.confirmed);
-        let lanes = disk.lanes.iter().map(|lane| Lane {
-            received: lane.accepted,
-            accepted: lane.accepted,
-            ..Lane::default()
-        });
-        let mut live = Live {
-            machine,
-            position: position.unwrap_or(source.wal.len()),
-            lanes: lanes.collect(),
-            readers: Vec::new(),
-            probes: VecDeque::new(),
-            beginnings: VecDeque::new(),
-            waiting: HashMap::new(),
-            durable: Vec::new(),
-            late: Vec::new(),
-            since_low: HashMap::new(),
-            truncated_since_low: BTreeSet::new(),
-        };
-        live.machine.sabotage = fault.and_then(Fault::inside);
-        live
-    }
-
-    /// A crash of the host (or of the server, with it), and the next start.
-    pub(super) fn crash(&mut self, server: bool, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
-        if server && self.fault == Some(Fault::MachineOutlivesServer) {
-            return self.reconnect(source, rng);
-        }
-        for reader in &self.live.readers {
-            if let Reading::Locked { locked: true, .. } = reader.stage {
-                source.unlock(table_of(&reader.request));
-            }
-        }
-        self.live = Self::boot(&mut self.disk, source, self.fault, rng);
-        for at in 0..self.disk.runs.len() {
-            if !self.disk.runs[at].complete {
-                let mut spec = self.disk.runs[at].spec.clone();
-                let table = spec.table as usize;
-                let accepted = self.targets(&spec).into_iter().map(|lane| self.disk.lanes[lane].accepted);
-                spec.skip_until = accepted.max().unwrap_or(Lsn::ZERO);
-                if self.fault == Some(Fault::SkippedCountsAsReceived) {
-                    spec.skip_until = Lsn::ZERO;
-                }
-                debug_assert!(table < TABLES);
-                let commands = self.live.machine.add(spec);
-                self.carry_out(commands, source, rng)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// What must not be done when the server was restarted: only the readings fail.
-    fn reconnect(&mut self, source: &mut Source, rng: &mut Prng) -> Result<(), String> {
-        for reader in std::mem::take(&mut self.live.readers) {
-            let failure = ReadFailure { timed_out: false, message: "server restarted".into() };
-            let commands = self.live.machine.read_failed(reader.request.attempt, failure, self.now);
-            self.carry_out(commands, source, rng)?;
-        }
-        Ok(())
-    }
-
     fn targets(&self, spec: &RunSpec) -> Vec<usize> {
         spec.mappings.iter().map(|name| name.parse().unwrap()).collect()
-    }
-
-    /// A request for some mappings of a table, whose generation becomes the next one.
-    fn request(
-        &mut self,
-        table: usize,
-        lanes: &[usize],
-        baseline: Option<Arc<Snapshot>>,
-        source: &mut Source,
-        rng: &mut Prng,
-    ) {
-        self.runs_made += 1;
-        let mut spec = RunSpec::new(
-            format!("run-{}", self.runs_made),
-            EntityName::new("public", format!("t{table}")),
-            table as u32,
-        );
-        spec.mappings = lanes.iter().map(ToString::to_string).collect();
-        spec.skip_until = lanes.iter().map(|lane| self.live.lanes[*lane].received).max().unwrap_or_default();
-        spec.baseline = baseline;
-        spec.estimate = Some(10);
-        for lane in lanes {
-            self.disk.lanes[*lane].generation += 1;
-        }
-        self.disk.runs.push(StoredRun { spec: spec.clone(), complete: false });
-        if self.fault == Some(Fault::ForgetLimboAtBegin) {
-            // A lie: everything that has begun is visible.
-            let xid = source.snapshot().xmax.max(source.open().last().map_or(0, |xid| xid + 1));
-            let xid = xid.max(source.limbo().last().map_or(0, |xid| xid + 1));
-            let commands = self.live.machine.probe(&Arc::new(everything_before(xid)));
-            self.carry_out(commands, source, rng).unwrap();
-        }
-        let commands = self.live.machine.add(spec);
-        self.carry_out(commands, source, rng).unwrap();
-    }
-
-    /// A version bump of some mappings of one table, or a plain request for all of it.
-    pub(super) fn bump(&mut self, source: &mut Source, rng: &mut Prng) {
-        let table = rng.below(TABLES);
-        let all: Vec<usize> =
-            (0..self.disk.lanes.len()).filter(|lane| self.disk.lanes[*lane].table == table).collect();
-        let some: Vec<usize> = all.into_iter().filter(|_| rng.chance(70)).collect();
-        if !some.is_empty() {
-            self.request(table, &some, None, source, rng);
-        }
-    }
-
-    /// Table 1 gets its mapping: it joins the publication of the slot that exists, or is in it already. Or it
-    /// leaves the publication first, unless `now`.
-    pub(super) fn map_late_table(&mut self, now: bool, source: &mut Source, rng: &mut Prng) {
-        if self.disk.lanes.len() > 2 {
-            return;
-        }
-        if source.published[1] && !now && rng.chance(60) {
-            return source.unpublish(1);
-        }
-        let streamed = source.wal.get(self.live.position.wrapping_sub(1)).map_or(Lsn::ZERO, |r| r.end);
-        let (mut begin, mut baseline) = (streamed, None);
-        if !source.published[1] {
-            source.published[1] = true;
-            let xid = source.assign_xid();
-            source.emit("alter publication".into(), rng);
-            if self.fault != Some(Fault::NoPublicationBaseline) {
-                baseline = Some(Arc::new(everything_before(xid)));
-            }
-            // What the stream has of this table from before is not all of it: the lane begins here.
-            if self.fault != Some(Fault::LaneBeforePublication) {
-                begin = source.wal_end();
-            }
-        }
-        let disk = LaneDisk { table: 1, generation: 1, accepted: begin, ..LaneDisk::default() };
-        self.disk.lanes.push(disk);
-        self.live.lanes.push(Lane { received: begin, accepted: begin, ..Lane::default() });
-        self.request(1, &[2], baseline, source, rng);
     }
 
     // --- the stream -----------------------------------------------------------------------------
@@ -338,6 +257,7 @@ impl Host {
         self.live.position += 1;
         match record.body {
             Body::Commit(events) => {
+                self.relations(&events, source, rng)?;
                 let wanted = self.live.lanes.iter().any(|lane| record.end > lane.received);
                 if wanted || self.fault != Some(Fault::FeedOnlyDelivered) {
                     self.live.machine.committed(record.xid as Xid, record.start, record.end);
@@ -373,6 +293,20 @@ impl Host {
             }
         }
         Ok(true)
+    }
+
+    /// Relation messages come before the transaction that they are in is applied.
+    fn relations(&mut self, events: &[Event], source: &mut Source, rng: &mut Prng) -> Result<(), String> {
+        for event in events {
+            let Event::Described { table, shape } = *event else { continue };
+            let known = self.live.shapes[table].replace(shape);
+            if let Some(known) = known.filter(|known| *known != shape) {
+                let key = known.key != shape.key;
+                let commands = self.live.machine.relation_changed(table as u32, key);
+                self.carry_out(commands, source, rng)?;
+            }
+        }
+        Ok(())
     }
 
     fn feed(&mut self, event: &Event) {
@@ -453,17 +387,6 @@ impl Host {
         Ok(true)
     }
 
-    /// The state schema's answer to a run's beginning.
-    pub(super) fn answer_beginning(&mut self, source: &mut Source, rng: &mut Prng) -> Result<bool, String> {
-        let Some(run) = self.live.beginnings.pop_front() else { return Ok(false) };
-        let stored = self.stored(&run);
-        let granted = !stored.complete;
-        stored.spec.started |= granted;
-        let commands = self.live.machine.begun(&run, granted);
-        self.carry_out(commands, source, rng)?;
-        Ok(true)
-    }
-
     // --- the end --------------------------------------------------------------------------------
 
     pub(super) fn flush_late(&mut self) {
@@ -487,7 +410,7 @@ impl Host {
 
     /// Destination and source, both ways.
     pub(super) fn check(&self, source: &Source) -> Result<(), String> {
-        if let Some(run) = self.disk.runs.iter().find(|run| !run.complete) {
+        if let Some(run) = self.disk.runs.iter().find(|run| run.is_due()) {
             return Err(format!("{} is not complete", run.spec.run));
         }
         let snapshot = source.snapshot();
@@ -495,7 +418,19 @@ impl Host {
             let rows = source.rows(lane.table, &snapshot, None);
             let expected: BTreeMap<u32, (u64, u32)> =
                 rows.into_iter().map(|(key, value)| (key, (value, lane.generation))).collect();
-            if expected != lane.docs {
+            let missing = |key: &u32| !lane.docs.contains_key(key) && !lane.damaged.contains_key(key);
+            let right = match lane.cancelled {
+                // Not filled, or of an older generation; but nothing in it is stale.
+                true => lane
+                    .docs
+                    .iter()
+                    .all(|(key, (value, _))| expected.get(key).map(|row| row.0) == Some(*value)),
+                false => {
+                    lane.docs.iter().all(|(key, doc)| expected.get(key) == Some(doc))
+                        && !expected.keys().any(missing)
+                }
+            };
+            if !right {
                 return Err(format!("lane {at}: expected {expected:?}, found {:?}", lane.docs));
             }
         }

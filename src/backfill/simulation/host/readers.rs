@@ -43,17 +43,26 @@ impl Host {
                     if locked {
                         source.lock(table);
                     }
-                    Reading::Locked { snapshot: Arc::new(source.snapshot()), locked }
+                    let shape = source.shape(table);
+                    Reading::Locked { snapshot: Arc::new(source.snapshot()), shape, locked }
                 }
             }
-            Reading::Locked { snapshot, locked } => {
+            Reading::Locked { snapshot, shape, locked } => {
                 if !locked && !source.may_lock(table) {
-                    Reading::Locked { snapshot, locked }
+                    Reading::Locked { snapshot, shape, locked }
                 } else {
                     if locked {
                         source.unlock(table);
                     }
-                    let read = read_page(&request, &snapshot, source, rng);
+                    // A reader that does not look takes every key for the same one.
+                    let blind = self.fault == Some(Fault::CursorOfAnyKey);
+                    let shape = if blind { Shape::default() } else { shape };
+                    let other = |cursor: &Cursor| !blind && cursor.key != key_columns(shape);
+                    if request.after.as_ref().is_some_and(other) {
+                        let commands = self.live.machine.restart(request.table);
+                        return self.carry_out(commands, source, rng);
+                    }
+                    let read = read_page(&request, &snapshot, shape, source, rng);
                     Reading::Done { read: Some(read), high: false }
                 }
             }
@@ -62,7 +71,13 @@ impl Host {
                     source.emit(request.marker(INSTALLATION, MarkerKind::High).encode(), rng);
                     high = true;
                 } else if let Some(read) = read.take() {
+                    let rows_read =
+                        |host: &Self| host.live.machine.run(request.table).map_or(0, |run| run.stats.rows);
+                    let before = rows_read(self);
                     let commands = self.live.machine.chunk_read(read);
+                    // A page that was asked for before the rate was set counts as one of its size.
+                    let rate = self.disk.controls.rows_per_second.map_or(u64::MAX, u64::from);
+                    self.live.paced.1 += rate.min(rows_read(self).saturating_sub(before));
                     self.carry_out(commands, source, rng)?;
                 }
                 if high && read.is_none() {
@@ -83,18 +98,20 @@ impl Host {
 fn read_page(
     request: &ReadRequest,
     snapshot: &Arc<Snapshot>,
+    shape: Shape,
     source: &Source,
     rng: &mut Prng,
 ) -> ChunkRead<Rows> {
     let after = request.after.as_ref().map(|cursor| cursor.values[0].parse().unwrap());
     let mut rows = source.rows(table_of(request), snapshot, after);
+    rows.retain(|(key, _)| within(request.scope.as_deref(), *key));
     let fits = (request.max_bytes / 10).max(1);
     let exhausted = rows.len() < request.limit as usize && rows.len() <= fits;
     rows.truncate((request.limit as usize).min(fits));
     ChunkRead {
         attempt: request.attempt,
         snapshot: Arc::clone(snapshot),
-        key: vec![key_column()],
+        key: key_columns(shape),
         keys: rows.iter().map(|(key, _)| key.to_string()).collect::<Keys>(),
         bytes: rows.len() * 10,
         elapsed: Duration::from_millis(rng.below(20) as u64),
