@@ -24,7 +24,7 @@ use crate::{
 
 pub use error::ControlError;
 pub use picture::Picture;
-pub use progress::{Goal, Item, PluginGoal, Standing, Step, Verdict, progress};
+pub use progress::{Goal, Item, PluginGoal, Standing, Step, Verdict, describe, progress};
 pub use wait::Waited;
 
 /// Keys of one request at the most; more become several.

@@ -28,7 +28,11 @@ pub struct Picture {
 }
 
 impl Picture {
-    pub(super) async fn read(
+    /// Reads it; none where no host has run yet.
+    ///
+    /// # Errors
+    /// The schema is of another release, or the server refuses.
+    pub async fn read(
         client: &Client,
         store: &Store,
         installation: &str,

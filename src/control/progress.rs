@@ -194,6 +194,13 @@ pub fn progress(picture: Option<&Picture>, goal: &Goal) -> Result<Standing, Cont
     Ok(Standing { verdict: verdict(&once), notes: view.notes(&once), items: once })
 }
 
+/// A run by itself, whatever is waited for.
+#[must_use]
+pub fn describe(picture: &Picture, run: &StoredRun) -> Item {
+    let view = View { picture, goal: &Goal::default() };
+    view.run(run, view.step(run))
+}
+
 fn verdict(items: &[Item]) -> Verdict {
     let failed = items.iter().find(|item| matches!(item.step, Step::Failing | Step::Refused));
     if let Some(item) = failed {
@@ -340,16 +347,21 @@ impl View<'_> {
         };
         let of_table = || self.picture.runs.iter().filter(|run| run.entity == *entity);
         for run in of_table().filter(|run| is_active(run.status) && is_for(run)) {
-            let step = match run.status {
-                RunStatus::Failing => Step::Failing,
-                _ if self.picture.is_paused(entity) => Step::Paused,
-                RunStatus::Queued => Step::Queued,
-                _ => Step::Reading,
-            };
-            items.push(self.run(run, step));
+            items.push(self.run(run, self.step(run)));
         }
         // A mark has no mappings; it is the table's.
         of_table().find(|run| run.scope.is_none() && (is_for(run) || run.status == RunStatus::Cancelled))
+    }
+
+    fn step(&self, run: &StoredRun) -> Step {
+        match run.status {
+            RunStatus::Complete => Step::Complete,
+            RunStatus::Cancelled => Step::Cancelled,
+            RunStatus::Failing => Step::Failing,
+            RunStatus::Queued | RunStatus::Running if self.picture.is_paused(&run.entity) => Step::Paused,
+            RunStatus::Queued => Step::Queued,
+            RunStatus::Running => Step::Reading,
+        }
     }
 
     fn run(&self, run: &StoredRun, step: Step) -> Item {
