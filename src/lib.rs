@@ -3,6 +3,7 @@
 pub mod backfill;
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod model;
 pub mod pgoutput;
 pub mod pipeline;

@@ -196,7 +196,11 @@ async fn status_shows_what_is_stored() {
 
     let output = anabranch(folder.path(), &["status", "--json", "--url", &url, "--slot", "shop"]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
-    let shape: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let mut shape: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let elapsed = shape["backfills"][0]["elapsed_seconds"].take();
+    assert!(elapsed.is_u64() && shape["backfills"][0]["report"]["rows"] == 0, "{shape:#}");
+    shape["backfills"][0]["left_seconds"].take();
+    shape["backfills"][0]["report"].take();
     let expected = serde_json::json!({
         "installation": "shop",
         "checkpoint": {
@@ -207,18 +211,22 @@ async fn status_shows_what_is_stored() {
         "mappings": [{
             "name": "m", "entity": "public.products", "transform": "p", "version": "1.4.0 (2)",
             "sink": "search", "destination": "d", "generation": 2, "built": 1, "status": "failing",
-            "accepted_lsn": "16/10", "attempts": 4, "last_error": "the sink is full"
+            "accepted_lsn": "16/10", "attempts": 4, "last_error": "the sink is full",
+            "purge": false
         }],
+        "requests": [],
         "backfills": [{
-            "entity": "public.products", "run": "r1", "mappings": ["m"], "status": "running",
-            "rows": 41, "chunks": 2, "estimate": 100, "attempts": 0, "last_error": null
-        }]
+            "entity": "public.products", "run": "r1", "scope": null, "mappings": ["m"], "status": "running",
+            "paused": false, "rows_per_second": null, "rows": 41, "chunks": 2, "estimate": 100, "percent": 41,
+            "elapsed_seconds": null, "left_seconds": null, "attempts": 0, "last_error": null, "report": null
+        }],
+        "controls": []
     });
     assert_eq!(shape, expected);
 
     let said = text(&anabranch(folder.path(), &["status", "--url", &url, "--slot", "shop"]).stdout);
     assert!(said.contains("2, being built") && said.contains("the sink is full"), "{said}");
-    assert!(said.contains("public.products running 41% (41 of ~100 rows)"), "{said}");
+    assert!(said.contains("public.products reading 41% (41 of ~100 rows)"), "{said}");
     let other = anabranch(folder.path(), &["status", "--url", &url, "--slot", "sh_p"]);
     assert_eq!(other.status.code(), Some(1), "another installation is another installation");
 }

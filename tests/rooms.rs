@@ -29,6 +29,8 @@ const ARROWS: &[(&str, &str, &str)] = &[
     ("sink/plugin", "plugin", "a sink that is written as a guest runs in the plugin room's engine"),
     ("backfill/", "pgoutput::text", "snapshot rows are decoded by the stream's one value decoder"),
     ("pipeline/", "pgoutput::text", "values are encoded for guests by the one value encoder"),
+    ("control/", "state", "what is asked for is rows of the state schema, and what is told is read from it"),
+    ("control/", "postgres", "a connection of its own, and the catalogue that keys are checked against"),
     ("runtime/", "config", "the runtime is built from a config as meant"),
     ("cli/", "config", "commands read the config"),
     ("cli/", "runtime", "`run` starts the runtime"),

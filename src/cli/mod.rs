@@ -4,12 +4,14 @@
 //! itself. Results go to stdout, logs and errors to stderr; with `--json` a result or an error is one JSON
 //! value on stdout, of a shape that `docs/cli.md` tells. The only room that knows `anyhow`.
 
+mod backfill;
 mod check;
 mod output;
 mod plan;
 mod plugin;
 mod prepare;
 mod run;
+mod source;
 mod status;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode};
@@ -18,6 +20,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::{
     config::{self, Config, ConfigError, LogFormat, LogLevel},
+    control::ControlError,
     runtime::{RunError, TermError},
 };
 
@@ -28,7 +31,8 @@ Exit codes:
   0  done
   1  failed
   2  usage or config
-  3  not ready in time";
+  3  not ready in time
+  130  interrupted while it waited";
 
 /// Streams the changes of a Postgres database through WebAssembly transforms to where you want them.
 #[derive(Debug, Parser)]
@@ -73,6 +77,8 @@ enum Command {
     Plan(plan::Arguments),
     /// Show where an installation stands, from its database alone.
     Status(status::Arguments),
+    /// Ask for backfills, cancel, watch, wait for and slow them down, with the installation's database alone.
+    Backfill(backfill::Arguments),
     /// Build and look into plugins.
     Plugin(plugin::Arguments),
 }
@@ -86,6 +92,10 @@ enum Exit {
     Failed,
     /// What is asked for cannot be: usage or config.
     Usage,
+    /// The time was up before what was waited for.
+    NotReady,
+    /// Told to stop waiting: 128 + SIGINT.
+    Interrupted,
 }
 
 impl Exit {
@@ -94,6 +104,8 @@ impl Exit {
             Self::Done => 0,
             Self::Failed => 1,
             Self::Usage => 2,
+            Self::NotReady => 3,
+            Self::Interrupted => 130,
         }
     }
 }
@@ -151,6 +163,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Plan(arguments) => plan::run(&context, &arguments),
         Command::Plugin(arguments) => plugin::run(&context, &arguments),
         Command::Status(arguments) => status::run(&context, &arguments),
+        Command::Backfill(arguments) => backfill::run(&context, &arguments),
     };
     match result {
         Ok(exit) => exit.code().into(),
@@ -179,7 +192,11 @@ fn describe(error: &anyhow::Error) -> (Exit, ErrorShape) {
             if run.is_config() {
                 exit = Exit::Usage;
             }
-        } else if cause.is::<UsageError>() {
+        } else if cause.is::<UsageError>()
+            || cause
+                .downcast_ref::<ControlError>()
+                .is_some_and(|error| matches!(error, ControlError::Usage(_)))
+        {
             exit = Exit::Usage;
         }
     }

@@ -3,6 +3,7 @@
 use std::{
     fmt,
     io::{self, ErrorKind, Write},
+    time::Duration,
 };
 
 use serde::Serialize;
@@ -119,6 +120,28 @@ pub(super) fn bytes(size: u64) -> String {
     }
 }
 
+/// A time for people: `69 s`, `12 min 5 s`, `3 h 20 min`.
+pub(super) fn duration(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0 if !time.is_zero() => "<1 s".to_owned(),
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// `1 request`, `2 requests`
+pub(super) fn several(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", count(i64::try_from(number).unwrap_or(i64::MAX)))
+}
+
+/// `1 request is`, `2 requests are`
+pub(super) fn several_are(number: u64, what: &str) -> String {
+    format!("{} {}", several(number, what), if number == 1 { "is" } else { "are" })
+}
+
 /// A count for people: `1 000 210`.
 pub(super) fn count(number: i64) -> String {
     let digits = number.unsigned_abs().to_string();
@@ -143,6 +166,9 @@ mod tests {
         assert_eq!(bytes(16 << 20), "16.0 MiB");
         assert_eq!(count(1_000_210), "1 000 210");
         assert_eq!(count(-12), "-12");
+        let times = [0, 119, 725, 12_000].map(|seconds| duration(Duration::from_secs(seconds)));
+        assert_eq!(times, ["0 s", "119 s", "12 min 5 s", "3 h 20 min"]);
+        assert_eq!(duration(Duration::from_millis(3)), "<1 s");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `plan`: what `run` would do about versions: which mappings are new, rebuilt, refused or gone, and why.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::Context as _;
 use serde::Serialize;
@@ -10,7 +10,7 @@ use crate::{
     model::EntityName,
     pipeline::{Decision, Stored, Wanted, compare},
     postgres::{Catalog, Purpose},
-    state::Store,
+    state::{RunStatus, Store, StoredRun},
 };
 
 use super::{Context, Exit, output, prepare::Plugins};
@@ -43,6 +43,10 @@ struct StepShape {
     purge: bool,
     /// About how many rows would be read; null where none are, or nobody knows.
     rows: Option<i64>,
+    /// About how long that takes, at the speed of the table's last run; null where there was none.
+    seconds: Option<i64>,
+    /// Whether the table was cancelled, so that it is read only when it is requested.
+    cancelled: bool,
 }
 
 pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
@@ -80,8 +84,9 @@ async fn compared(
 ) -> anyhow::Result<Shape> {
     let client = config.source.connect.connect(Purpose::State).await?;
     let store = Store::new(config.source.slot.as_str());
-    let mut stored = Vec::new();
-    if store.exists(&client).await? {
+    let (mut stored, mut runs) = (Vec::new(), Vec::new());
+    if store.ready(&client).await? {
+        runs = store.runs(&client).await?;
         for mapping in store.mappings(&client).await? {
             let identity = serde_json::from_str(&mapping.identity).with_context(|| {
                 format!(
@@ -104,7 +109,8 @@ async fn compared(
         let entity = entities.get(step.mapping.as_str()).copied();
         let table = found.iter().find(|table| Some(&table.name) == entity);
         let rows = table.and_then(|table| table.estimated_rows);
-        step_shape(step.mapping, entity, &step.decision, rows)
+        let run = runs.iter().find(|run| run.scope.is_none() && Some(&run.entity) == entity);
+        step_shape(step.mapping, entity, &step.decision, rows, run)
     });
     let mappings: Vec<_> = steps.collect();
     let changes = mappings.iter().any(|step| !matches!(step.action, "unchanged" | "refused"));
@@ -116,6 +122,7 @@ fn step_shape(
     entity: Option<&EntityName>,
     decision: &Decision,
     rows: Option<i64>,
+    last: Option<&StoredRun>,
 ) -> StepShape {
     let mut shape = StepShape {
         mapping,
@@ -125,6 +132,8 @@ fn step_shape(
         backfill: false,
         purge: false,
         rows: None,
+        seconds: None,
+        cancelled: false,
     };
     match decision {
         Decision::New { backfill } => {
@@ -148,7 +157,16 @@ fn step_shape(
         Decision::Removed => shape.action = "removed",
     }
     shape.rows = rows.filter(|_| shape.backfill);
+    shape.seconds = shape.rows.zip(last).and_then(|(rows, last)| seconds(rows, last));
+    shape.cancelled = shape.backfill && last.is_some_and(|run| run.status == RunStatus::Cancelled);
     shape
+}
+
+/// How long so many rows take at the speed that a run had.
+fn seconds(rows: i64, last: &StoredRun) -> Option<i64> {
+    let read = i128::from(last.report.rows);
+    let millis = i128::from(rows) * i128::from(last.report.wall_ms);
+    (read > 0 && last.report.wall_ms > 0).then(|| millis / read / 1000).and_then(|s| s.try_into().ok())
 }
 
 fn text(shape: &Shape) -> String {
@@ -158,6 +176,9 @@ fn text(shape: &Shape) -> String {
         return lines.join("\n");
     }
     lines.extend(shape.mappings.iter().map(step_line));
+    if shape.mappings.iter().all(|step| matches!(step.action, "unchanged" | "adopt" | "removed")) {
+        lines.push("nothing is rebuilt".to_owned());
+    }
     lines.join("\n")
 }
 
@@ -172,7 +193,13 @@ fn step_line(step: &StepShape) -> String {
         line.push_str("; empties the destination");
     }
     match (step.backfill, step.rows) {
-        (true, Some(rows)) => line.push_str(&format!("; reads ~{} rows", output::count(rows))),
+        (true, _) if step.cancelled => line.push_str("; was cancelled, so it is read only when requested"),
+        (true, Some(rows)) => {
+            line.push_str(&format!("; reads ~{} rows", output::count(rows)));
+            if let Some(seconds) = step.seconds.and_then(|seconds| seconds.try_into().ok()) {
+                line.push_str(&format!(", ~{}", output::duration(Duration::from_secs(seconds))));
+            }
+        }
         (true, None) => line.push_str("; reads the whole table"),
         (false, _) if matches!(step.action, "new" | "rebuild") => {
             line.push_str("; no backfill, as configured")
@@ -186,12 +213,12 @@ fn step_line(step: &StepShape) -> String {
 
 #[cfg(test)]
 mod tests {
-    use crate::pipeline::Difference;
+    use crate::{backfill::Report, pipeline::Difference};
 
     use super::*;
 
     fn step(decision: &Decision, rows: Option<i64>) -> StepShape {
-        step_shape("m".into(), Some(&EntityName::new("public", "t")), decision, rows)
+        step_shape("m".into(), Some(&EntityName::new("public", "t")), decision, rows, None)
     }
 
     #[test]
@@ -212,10 +239,39 @@ mod tests {
     }
 
     #[test]
+    fn the_last_run_tells_how_long_it_takes() {
+        let mut last = StoredRun {
+            entity: EntityName::new("public", "t"),
+            run: "r".into(),
+            mappings: Vec::new(),
+            status: RunStatus::Complete,
+            cursor: None,
+            rows: 10,
+            chunks: 1,
+            estimate: None,
+            attempts: 0,
+            last_error: None,
+            not_before: 0,
+            scope: None,
+            report: Report { rows: 10_000, wall_ms: 2_000, ..Report::default() },
+        };
+        let new = Decision::New { backfill: true };
+        let with = |last: &StoredRun| step_shape("m".into(), None, &new, Some(1_000_000), Some(last));
+        assert_eq!(step_line(&with(&last)), "m  new; reads ~1 000 000 rows, ~3 min 20 s");
+        last.report.rows = 0;
+        assert_eq!(step_line(&with(&last)), "m  new; reads ~1 000 000 rows");
+        last.status = RunStatus::Cancelled;
+        assert_eq!(step_line(&with(&last)), "m  new; was cancelled, so it is read only when requested");
+    }
+
+    #[test]
     fn nothing_to_do_is_said() {
         let mappings = vec![step(&Decision::Unchanged, Some(5))];
         assert_eq!(mappings[0].rows, None);
         let shape = Shape { changes: false, mappings, notices: vec!["n".into()] };
         assert_eq!(text(&shape), "note: n\nno change");
+        let removed =
+            Shape { changes: true, mappings: vec![step(&Decision::Removed, None)], notices: Vec::new() };
+        assert_eq!(text(&removed), "m  removed; its documents stay\nnothing is rebuilt");
     }
 }

@@ -4,28 +4,24 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::{
-    config::{self, LogFormat, LogLevel},
-    model::{Lsn, Secret},
+    control::Picture,
+    model::Lsn,
     pipeline::Identity,
     postgres::{Client, ConnectSettings, Purpose},
-    state::{Installation, RunStatus, Store, StoredMapping, StoredRun},
+    state::{Installation, Store, StoredMapping},
 };
 
-use super::{Context, Exit, UsageError, output};
+use super::{
+    Context, Exit,
+    backfill::{ControlShape, RequestShape, RunShape, control_line, request_line, run_line},
+    output,
+    source::SourceArguments,
+};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
-    /// The source's connection string; the config file is not read then.
-    #[arg(long, env = "ANABRANCH_URL", hide_env_values = true, value_name = "URL", value_parser = secret)]
-    url: Option<Secret>,
-    /// The installation's slot, in place of the config's.
-    #[arg(long, value_name = "SLOT")]
-    slot: Option<String>,
-}
-
-#[expect(clippy::unnecessary_wraps, reason = "the shape that clap wants")]
-fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
-    Ok(Secret::new(text))
+    #[command(flatten)]
+    source: SourceArguments,
 }
 
 /// The JSON shape of `status`.
@@ -38,7 +34,11 @@ struct Shape {
     /// The slot as the server shows it; null where there is none.
     slot: Option<SlotShape>,
     mappings: Vec<MappingShape>,
-    backfills: Vec<BackfillShape>,
+    /// What was asked for and has not become a run.
+    requests: Vec<RequestShape>,
+    backfills: Vec<RunShape>,
+    /// Pauses and rates of backfills.
+    controls: Vec<ControlShape>,
 }
 
 #[derive(Debug, Serialize)]
@@ -83,38 +83,12 @@ struct MappingShape {
     /// Failures in a row.
     attempts: i32,
     last_error: Option<String>,
-}
-
-#[derive(Debug, Serialize)]
-struct BackfillShape {
-    entity: String,
-    run: String,
-    mappings: Vec<String>,
-    /// `running`, `failing` or `complete`.
-    status: &'static str,
-    /// Rows that are durable in every sink.
-    rows: i64,
-    chunks: i64,
-    /// About how many rows the table had.
-    estimate: Option<i64>,
-    /// Failures in a row.
-    attempts: i32,
-    last_error: Option<String>,
+    /// Whether the destination is emptied before the generation is built.
+    purge: bool,
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
-    let (connect, slot) = match &arguments.url {
-        Some(url) => {
-            context.start_logs(LogFormat::Text, LogLevel::Info);
-            let connect = config::connection(url).map_err(|error| UsageError(format!("--url: {error}")))?;
-            (connect, config::DEFAULT_SLOT.to_owned())
-        }
-        None => {
-            let config = context.config()?;
-            (config.source.connect, config.source.slot)
-        }
-    };
-    let slot = arguments.slot.clone().unwrap_or(slot);
+    let (connect, slot) = arguments.source.resolve(context)?;
     let shape = context.block_on(read(&connect, slot))?;
     let exit = if shape.checkpoint.is_some() { Exit::Done } else { Exit::Failed };
     context.output.result(&shape, text)?;
@@ -125,13 +99,21 @@ async fn read(connect: &ConnectSettings, installation: String) -> anyhow::Result
     let client = connect.connect(Purpose::State).await?;
     let store = Store::new(installation.as_str());
     let slot = slot(&client, &installation).await?;
-    let mut shape =
-        Shape { installation, checkpoint: None, slot, mappings: Vec::new(), backfills: Vec::new() };
-    if store.exists(&client).await? {
-        shape.checkpoint = store.installation(&client).await?.map(checkpoint);
-        shape.mappings = store.mappings(&client).await?.into_iter().map(mapping).collect();
-        shape.backfills = store.runs(&client).await?.into_iter().map(backfill).collect();
-    }
+    let picture = Picture::read(&client, &store, &installation).await?;
+    let checkpoint = match picture {
+        Some(_) => store.installation(&client).await?.map(checkpoint),
+        None => None,
+    };
+    let picture = picture.unwrap_or_default();
+    let shape = Shape {
+        installation,
+        checkpoint,
+        slot,
+        requests: picture.requests.iter().map(|pending| RequestShape::new(&picture, pending)).collect(),
+        backfills: picture.runs.iter().map(|run| RunShape::new(&picture, run)).collect(),
+        controls: picture.controls.iter().map(ControlShape::new).collect(),
+        mappings: picture.mappings.into_iter().map(mapping).collect(),
+    };
     client.close().await;
     Ok(shape)
 }
@@ -180,20 +162,7 @@ fn mapping(stored: StoredMapping) -> MappingShape {
         accepted_lsn: stored.accepted.to_string(),
         attempts: stored.attempts,
         last_error: stored.last_error,
-    }
-}
-
-fn backfill(stored: StoredRun) -> BackfillShape {
-    BackfillShape {
-        entity: stored.entity.to_string(),
-        run: stored.run,
-        mappings: stored.mappings,
-        status: stored.status.as_str(),
-        rows: stored.rows,
-        chunks: stored.chunks,
-        estimate: stored.estimate,
-        attempts: stored.attempts,
-        last_error: stored.last_error,
+        purge: stored.purge,
     }
 }
 
@@ -215,11 +184,14 @@ fn text(shape: &Shape) -> String {
         text.push('\n');
         text.push_str(&output::table(&heading, &rows));
     }
-    if !shape.backfills.is_empty() {
+    let requests = shape.requests.iter().map(request_line);
+    let runs = shape.backfills.iter().map(run_line);
+    let controls = shape.controls.iter().map(control_line);
+    let lines: Vec<String> = requests.chain(runs).chain(controls).collect();
+    if !lines.is_empty() {
         text.push('\n');
-        for backfill in &shape.backfills {
-            text.push_str(&backfill_line(backfill));
-        }
+        text.push_str(&lines.join("\n"));
+        text.push('\n');
     }
     text
 }
@@ -252,60 +224,9 @@ fn mapping_row(mapping: &MappingShape) -> Vec<String> {
     ]
 }
 
-/// `public.products running 41% (410 211 of ~1 000 000 rows), 2 retries: …`
-fn backfill_line(backfill: &BackfillShape) -> String {
-    let rows = output::count(backfill.rows);
-    let mut line = format!("{} {} ", backfill.entity, backfill.status);
-    match backfill.estimate.filter(|estimate| *estimate > 0) {
-        Some(_) if backfill.status == RunStatus::Complete.as_str() => {
-            line.push_str(&format!("({rows} rows)"))
-        }
-        Some(estimate) => {
-            // More rows than were estimated are still not all rows.
-            let percent = (backfill.rows.saturating_mul(100) / estimate).min(99);
-            line.push_str(&format!("{percent}% ({rows} of ~{} rows)", output::count(estimate)));
-        }
-        None => line.push_str(&format!("({rows} rows)")),
-    }
-    if backfill.attempts > 0 {
-        line.push_str(&format!(", {} retries", backfill.attempts));
-    }
-    if let Some(error) = &backfill.last_error {
-        line.push_str(&format!(": {error}"));
-    }
-    line.push('\n');
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn sample() -> BackfillShape {
-        BackfillShape {
-            entity: "public.products".into(),
-            run: "r".into(),
-            mappings: vec!["m".into()],
-            status: "running",
-            rows: 410_211,
-            chunks: 83,
-            estimate: Some(1_000_000),
-            attempts: 2,
-            last_error: None,
-        }
-    }
-
-    #[test]
-    fn progress_reads_well() {
-        assert_eq!(
-            backfill_line(&sample()),
-            "public.products running 41% (410 211 of ~1 000 000 rows), 2 retries\n"
-        );
-        let more = BackfillShape { rows: 2_000_000, attempts: 0, ..sample() };
-        assert_eq!(backfill_line(&more), "public.products running 99% (2 000 000 of ~1 000 000 rows)\n");
-        let done = BackfillShape { status: "complete", rows: 5, attempts: 0, ..sample() };
-        assert_eq!(backfill_line(&done), "public.products complete (5 rows)\n");
-    }
 
     #[test]
     fn an_installation_that_never_ran_says_so() {
@@ -314,7 +235,9 @@ mod tests {
             checkpoint: None,
             slot: None,
             mappings: Vec::new(),
+            requests: Vec::new(),
             backfills: Vec::new(),
+            controls: Vec::new(),
         };
         assert_eq!(
             text(&shape),

@@ -23,6 +23,7 @@ pub use settings::{
     BackfillSettings, Config, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy, OnFailure,
     PipelineSettings, PluginLimits, PluginSettings, PluginsSettings, SourceSettings,
 };
+pub use unit::duration;
 
 use crate::{
     model::Secret,

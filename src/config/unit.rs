@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 /// Reads `250ms`, `5s`, `2m`, `1h`, `1d`, also with a fraction (`1.5s`).
-pub(super) fn duration(text: &str) -> Option<Duration> {
+#[must_use]
+pub fn duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text)?;
     let seconds = match unit {
         "us" | "µs" => 1e-6,
