@@ -36,7 +36,7 @@ async fn documents_can_be_queried_at_once() {
     let sink = sink(&path);
     sink.open().await.unwrap();
     let batch = Batch::new().upsert("1", r#"{"name":"tea"}"#).upsert("2", r#"{"name":"milk"}"#).build();
-    assert_eq!(sink.deliver(&batch).await.unwrap(), []);
+    assert_eq!(sink.deliver(&batch, None).await.unwrap(), []);
     // Not closed: another program reads while the sink writes.
     let reader = Connection::open(&path).unwrap();
     let query =
@@ -65,7 +65,7 @@ async fn c012_a_body_is_kept_byte_for_byte() {
     for (at, body) in bodies.iter().enumerate() {
         batch = batch.upsert(&format!("{at} é\u{0}'\""), body);
     }
-    assert_eq!(sink.deliver(&batch.build()).await.unwrap(), []);
+    assert_eq!(sink.deliver(&batch.build(), None).await.unwrap(), []);
     let found: Vec<String> = rows(&path, "products").into_iter().map(|(_, body)| body).collect();
     assert_eq!(found, bodies);
 }
@@ -86,7 +86,7 @@ async fn c080_several_changes_of_a_key_in_one_batch_keep_their_order() {
         .upsert("thrice", "1")
         .upsert("thrice", "2")
         .upsert("thrice", "3");
-    sink.deliver(&batch.build()).await.unwrap();
+    sink.deliver(&batch.build(), None).await.unwrap();
     assert_eq!(rows(&path, "products"), [row("swapped", "2"), row("thrice", "3")]);
 }
 
@@ -96,12 +96,12 @@ async fn c035_purge_empties_one_destination() {
     let path = dir.path().join("a.db");
     let sink = sink(&path);
     assert!(sink.capabilities().purge);
-    sink.purge("products").await.unwrap();
-    sink.deliver(&Batch::new().upsert("1", "1").to("pro_ucts").upsert("1", "1").build()).await.unwrap();
-    sink.purge("products").await.unwrap();
+    sink.purge("products", None).await.unwrap();
+    sink.deliver(&Batch::new().upsert("1", "1").to("pro_ucts").upsert("1", "1").build(), None).await.unwrap();
+    sink.purge("products", None).await.unwrap();
     assert_eq!(rows(&path, "products"), []);
     assert_eq!(rows(&path, "pro_ucts"), [row("1", "1")]);
-    sink.deliver(&Batch::new().upsert("2", "2").build()).await.unwrap();
+    sink.deliver(&Batch::new().upsert("2", "2").build(), None).await.unwrap();
     assert_eq!(rows(&path, "products"), [row("2", "2")]);
 }
 
@@ -120,7 +120,7 @@ async fn unusable_documents_are_rejected_alone() {
         .upsert("4", "4")
         .to("we\"ird; drop table products")
         .upsert("5", "5");
-    let rejected = sink.deliver(&batch.build()).await.unwrap();
+    let rejected = sink.deliver(&batch.build(), None).await.unwrap();
     assert_eq!(rejected.iter().map(|rejected| rejected.index).collect::<Vec<_>>(), [1, 2, 3]);
     assert!(rejected.iter().all(|rejected| rejected.failure.class == FailureClass::Poison));
     assert!(rejected[0].failure.message.contains("sqlite_x"));
@@ -133,15 +133,19 @@ async fn a_users_constraint_rejects_its_document_only() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.db");
     let sink = sink(&path);
-    sink.deliver(&Batch::new().upsert("1", r#"{"mail":"x"}"#).build()).await.unwrap();
+    sink.deliver(&Batch::new().upsert("1", r#"{"mail":"x"}"#).build(), None).await.unwrap();
     let user = Connection::open(&path).unwrap();
     user.execute_batch("create unique index mail on products (json_extract(document, '$.mail'))").unwrap();
     let batch = Batch::new().upsert("2", r#"{"mail":"x"}"#).upsert("3", r#"{"mail":"y"}"#).build();
-    let rejected = sink.deliver(&batch).await.unwrap();
+    let rejected = sink.deliver(&batch, None).await.unwrap();
     assert_eq!(rejected.len(), 1);
     assert_eq!((rejected[0].index, rejected[0].failure.code.as_str()), (0, "sqlite-constraint"));
     let freed = Batch::new().delete("1").upsert("2", r#"{"mail":"x"}"#).build();
-    assert_eq!(sink.deliver(&freed).await.unwrap(), [], "C080: a value freed and used again in one batch");
+    assert_eq!(
+        sink.deliver(&freed, None).await.unwrap(),
+        [],
+        "C080: a value freed and used again in one batch"
+    );
 }
 
 #[tokio::test]
@@ -157,10 +161,11 @@ async fn tables_of_others_are_left_alone() {
     for (destination, code) in
         [("products", "sqlite-foreign-table"), ("shown", "sqlite-foreign-table"), ("orders", "sqlite-case")]
     {
-        let failure = sink.deliver(&Batch::new().to(destination).upsert("1", "1").build()).await.unwrap_err();
+        let failure =
+            sink.deliver(&Batch::new().to(destination).upsert("1", "1").build(), None).await.unwrap_err();
         assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Fatal, code));
         assert!(failure.message.contains("a.db") && failure.message.contains(destination), "{failure}");
-        assert_eq!(sink.purge(destination).await.unwrap_err().code, code);
+        assert_eq!(sink.purge(destination, None).await.unwrap_err().code, code);
     }
     assert_eq!(
         user.query_row("select name from products", [], |row| row.get::<_, String>(0)).unwrap(),
@@ -173,16 +178,16 @@ async fn a_batch_is_all_or_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.db");
     let sink = sink(&path);
-    sink.deliver(&Batch::new().upsert("1", "1").build()).await.unwrap();
+    sink.deliver(&Batch::new().upsert("1", "1").build(), None).await.unwrap();
     let blocker = Connection::open(&path).unwrap();
     blocker.execute_batch("begin immediate").unwrap();
     let batch = Batch::new().numbers(0, 10).build();
-    let failure = sink.deliver(&batch).await.unwrap_err();
+    let failure = sink.deliver(&batch, None).await.unwrap_err();
     assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Retry, "sqlite-busy"));
     assert!(failure.message.contains("a.db"), "{failure}");
     assert_eq!(rows(&path, "products"), [row("1", "1")]);
     blocker.execute_batch("commit").unwrap();
-    sink.deliver(&batch).await.unwrap();
+    sink.deliver(&batch, None).await.unwrap();
     assert_eq!(rows(&path, "products").len(), 10);
 }
 
@@ -213,18 +218,18 @@ async fn a_file_taken_away_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.db");
     let sink = sink(&path);
-    sink.deliver(&Batch::new().upsert("1", "1").build()).await.unwrap();
+    sink.deliver(&Batch::new().upsert("1", "1").build(), None).await.unwrap();
     let away = dir.path().join("away.db");
     std::fs::rename(&path, &away).unwrap();
     let batch = Batch::new().upsert("2", "2").build();
     for _ in 0..2 {
-        let failure = sink.deliver(&batch).await.unwrap_err();
+        let failure = sink.deliver(&batch, None).await.unwrap_err();
         assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Fatal, "sqlite-moved"));
         assert_eq!(sink.open().await.unwrap_err().code, "sqlite-moved");
     }
     assert!(!path.exists(), "no empty file in its place");
     std::fs::rename(&away, &path).unwrap();
-    sink.deliver(&batch).await.unwrap();
+    sink.deliver(&batch, None).await.unwrap();
     assert!(rows(&path, "products").contains(&row("2", "2")));
 }
 
@@ -234,7 +239,7 @@ async fn names_special_to_sqlite_are_files() {
     for name in [":memory:", "file:x?mode=memory"] {
         let path = dir.path().join(name);
         let sink = sink(&path);
-        sink.deliver(&Batch::new().upsert("1", "1").build()).await.unwrap();
+        sink.deliver(&Batch::new().upsert("1", "1").build(), None).await.unwrap();
         sink.close().await.unwrap();
         assert_eq!(rows(&path, "products"), [row("1", "1")]);
     }
@@ -255,7 +260,7 @@ async fn mappings_share_a_file() {
         deliveries.spawn(async move {
             for round in 0..10 {
                 let batch = Batch::new().to(&format!("lane{lane}")).numbers(round * 50, 50);
-                sink.deliver(&batch.upsert("last", &round.to_string()).build()).await.unwrap();
+                sink.deliver(&batch.upsert("last", &round.to_string()).build(), None).await.unwrap();
             }
         });
     }
@@ -278,13 +283,13 @@ async fn c066_a_delivery_given_up_is_never_carried_out_after_a_later_one() {
         let old = Batch::new().numbers(0, 200).upsert("k", "\"old\"").build();
         let slow = tokio::spawn({
             let sink = Arc::clone(&sink);
-            async move { sink.deliver(&old).await }
+            async move { sink.deliver(&old, None).await }
         });
         if round % 2 == 0 {
             tokio::task::yield_now().await;
         }
         slow.abort();
-        sink.deliver(&Batch::new().upsert("k", "\"new\"").build()).await.unwrap();
+        sink.deliver(&Batch::new().upsert("k", "\"new\"").build(), None).await.unwrap();
         assert!(rows(&path, "products").contains(&row("k", "\"new\"")));
     }
 }

@@ -7,15 +7,17 @@
 //! - how a process comes up and goes down → `supervisor`, `shutdown`
 //! - one leadership from lock to release → `term`, with `source` and `plan`
 //! - the loop over the stream → `pump`; a plugin that changes → `reload`, `swap`; one mapping → `lane`; the backfill → `branch`, `readers`
-//! - what is written down → `scribe`
+//! - what is written down → `scribe`; with the documents → `token`, `delivery`, taken up again by `recover`
 
 mod branch;
+mod delivery;
 mod error;
 mod lane;
 mod outlet;
 mod plan;
 mod pump;
 mod readers;
+mod recover;
 mod relations;
 mod reload;
 mod reread;
@@ -26,6 +28,7 @@ mod supervisor;
 mod swap;
 pub mod telemetry;
 mod term;
+mod token;
 
 pub use error::{RunError, TermError};
 pub use plan::{WantedMapping, findings, identities, wanted, wanted_identities};

@@ -20,6 +20,7 @@ use super::{
     scribe::Note,
     shutdown::now_micros,
     term::Lane,
+    token::handed,
 };
 
 /// So many failures in a row are no hiccup.
@@ -107,7 +108,7 @@ impl Pump {
     fn purge(&mut self, id: LaneId) {
         if let Some(handle) = self.lanes.get(&id).and_then(|lane| lane.handle.as_ref()) {
             let work = self.ledger.dispatched(id);
-            handle.purge(work);
+            handle.purge(work, handed(&self.ledger, id));
         }
     }
 
