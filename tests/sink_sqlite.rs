@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use anabranch::{
     model::{DocumentOperation, FailureClass},
-    sink::{Sink, SinkSettings, SqliteSettings, build},
+    sink::{Progress, Sink, SinkSettings, SqliteSettings, build},
 };
 use rusqlite::{Connection, OpenFlags};
 use support::Batch;
@@ -292,4 +292,112 @@ async fn c066_a_delivery_given_up_is_never_carried_out_after_a_later_one() {
         sink.deliver(&Batch::new().upsert("k", "\"new\"").build(), None).await.unwrap();
         assert!(rows(&path, "products").contains(&row("k", "\"new\"")));
     }
+}
+
+fn progress(token: &str) -> Progress {
+    Progress { key: "shop/products".to_owned(), token: token.to_owned() }
+}
+
+async fn token(sink: &dyn Sink) -> Option<String> {
+    sink.progress("shop/products").await.unwrap()
+}
+
+#[tokio::test]
+async fn c066_progress_is_stored_with_its_documents_and_handed_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.db");
+    let first = sink(&path);
+    assert!(first.capabilities().progress);
+    assert_eq!(token(&*first).await, None);
+    assert!(!first.has_destination("products").await.unwrap());
+    first.deliver(&Batch::new().upsert("1", "1").build(), Some(&progress("one"))).await.unwrap();
+    assert_eq!(token(&*first).await.as_deref(), Some("one"));
+    first.deliver(&Batch::new().upsert("2", "2").build(), None).await.unwrap();
+    assert_eq!(token(&*first).await.as_deref(), Some("one"), "nobody said anything else");
+    first.close().await.unwrap();
+    let second = sink(&path);
+    assert_eq!(token(&*second).await.as_deref(), Some("one"));
+    assert_eq!(second.progress("shop/orders").await.unwrap(), None);
+    second.deliver(&Batch::new().build(), Some(&progress("two"))).await.unwrap();
+    assert_eq!(token(&*second).await.as_deref(), Some("two"), "alone, where it is asked for");
+    assert!(second.has_destination("products").await.unwrap());
+}
+
+#[tokio::test]
+async fn c066_progress_is_not_stored_when_its_documents_are_not() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.db");
+    let sink = sink(&path);
+    sink.deliver(&Batch::new().upsert("1", "1").build(), Some(&progress("one"))).await.unwrap();
+    let user = Connection::open(&path).unwrap();
+    let refuse = "create trigger refuse before insert on products when new.id = '13'
+                  begin select raise(abort, 'no'); end";
+    user.execute_batch(refuse).unwrap();
+    let rejecting = Batch::new().upsert("2", "2").upsert("13", "13").build();
+    assert_eq!(sink.deliver(&rejecting, Some(&progress("two"))).await.unwrap().len(), 1);
+    assert_eq!(token(&*sink).await.as_deref(), Some("one"), "one document of it is missing");
+    let broken = "create table refused (x check (x <> '99'));
+                  create trigger broken after insert on products begin insert or rollback into refused values (new.id); end";
+    user.execute_batch(broken).unwrap();
+    let failing = Batch::new().upsert("3", "3").upsert("99", "99").build();
+    sink.deliver(&failing, Some(&progress("three"))).await.unwrap_err();
+    assert_eq!(token(&*sink).await.as_deref(), Some("one"), "none of it is there");
+    assert_eq!(rows(&path, "products"), [row("1", "1"), row("2", "2")]);
+    user.execute_batch("drop trigger refuse; drop trigger broken; begin immediate").unwrap();
+    sink.deliver(&failing, Some(&progress("three"))).await.unwrap_err();
+    sink.purge("products", Some(&progress("four"))).await.unwrap_err();
+    assert_eq!((token(&*sink).await.as_deref(), rows(&path, "products").len()), (Some("one"), 2), "locked");
+    user.execute_batch("commit").unwrap();
+    sink.deliver(&failing, Some(&progress("three"))).await.unwrap();
+    assert_eq!((token(&*sink).await.as_deref(), rows(&path, "products").len()), (Some("three"), 4));
+}
+
+/// The documents and the token come from one transaction: no reader ever sees one without the other.
+#[tokio::test(flavor = "multi_thread")]
+async fn progress_and_documents_are_seen_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.db");
+    let sink = sink(&path);
+    sink.deliver(&Batch::new().upsert("n", "0").build(), Some(&progress("0"))).await.unwrap();
+    let reader = Connection::open(&path).unwrap();
+    let writing = tokio::spawn(async move {
+        for n in 1..200 {
+            let body = n.to_string();
+            sink.deliver(&Batch::new().upsert("n", &body).build(), Some(&progress(&body))).await.unwrap();
+        }
+    });
+    let query = "select document, (select token from _anabranch_progress) from products";
+    while !writing.is_finished() {
+        let (document, token): (String, String) =
+            reader.query_row(query, [], |row| Ok((row.get(0)?, row.get(1)?))).unwrap();
+        assert_eq!(document, token);
+        tokio::task::yield_now().await;
+    }
+    writing.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_purge_stores_its_progress() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.db");
+    let sink = sink(&path);
+    sink.purge("products", Some(&progress("none yet"))).await.unwrap();
+    assert_eq!(token(&*sink).await.as_deref(), Some("none yet"));
+    sink.deliver(&Batch::new().upsert("1", "1").build(), Some(&progress("one"))).await.unwrap();
+    sink.purge("products", Some(&progress("purged"))).await.unwrap();
+    assert_eq!((token(&*sink).await.as_deref(), rows(&path, "products").len()), (Some("purged"), 0));
+}
+
+#[tokio::test]
+async fn the_table_of_tokens_is_no_destination() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.db");
+    let sink = sink(&path);
+    sink.deliver(&Batch::new().upsert("1", "1").build(), Some(&progress("one"))).await.unwrap();
+    for name in ["_anabranch_progress", "_Anabranch_Progress"] {
+        let rejected = sink.deliver(&Batch::new().to(name).upsert("1", "1").build(), None).await.unwrap();
+        assert_eq!(rejected[0].failure.code, "sqlite-destination");
+        assert_eq!(sink.purge(name, None).await.unwrap_err().code, "sqlite-destination");
+    }
+    assert_eq!(token(&*sink).await.as_deref(), Some("one"));
 }
