@@ -289,7 +289,8 @@ async fn a_truncate_leaves_a_destination_that_others_write_to() {
     let rows = Size { products: 200, orders: 0, customers: 0 };
     let config = TWO_MAPPINGS
         .replace("destination = \"products\"", "destination = \"all\"")
-        .replace("destination = \"orders\"", "destination = \"all\"");
+        .replace("sink = \"search\"\ndestination = \"orders\"", "sink = \"again\"\ndestination = \"all\"");
+    let config = format!("{config}\n[sink.again]\nkind = \"sqlite\"\npath = \"search.db\"\n");
     let mut world = World::new(&database.url, rows, &config).await;
     world.execute(&shop::insert_orders(100_001, 100_050, 1)).await;
     world.execute("update public.orders set status = 'open'; update public.products set active = true").await;

@@ -109,11 +109,11 @@ fn push(lined: &mut Vec<Outgoing>, step: Step, token: Token) {
     lined.push(Outgoing { step, token });
 }
 
-/// For each mapping, given as name, sink and destination, the others that write to the same place.
+/// For each mapping, given as name, what its sink writes to, and destination, the others that write to the same place.
 pub(super) fn shared_destinations<'a>(
-    routes: impl IntoIterator<Item = (&'a str, &'a str, &'a str)>,
+    routes: impl IntoIterator<Item = (&'a str, String, &'a str)>,
 ) -> BTreeMap<String, Vec<String>> {
-    let mut by_place: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    let mut by_place: BTreeMap<(String, &str), Vec<&str>> = BTreeMap::new();
     for (mapping, sink, destination) in routes {
         by_place.entry((sink, destination)).or_default().push(mapping);
     }
@@ -249,7 +249,7 @@ mod tests {
             ("d", "log", "all"),
             ("e", "db", "all"),
         ];
-        let shared = shared_destinations(routes);
+        let shared = shared_destinations(routes.map(|(name, sink, to)| (name, sink.to_owned(), to)));
         assert_eq!(shared["a"], ["b", "e"]);
         assert_eq!(shared["e"], ["a", "b"]);
         assert!(shared["c"].is_empty() && shared["d"].is_empty(), "{shared:?}");

@@ -24,16 +24,16 @@ use tracing::{info, warn};
 
 use crate::{
     backfill::Attempt,
-    model::{ChangeBatch, DocumentOperation, Documents, EntityName, Failure, FailureClass, Lsn, Origin},
+    model::{ChangeBatch, Documents, EntityName, Failure, FailureClass, Lsn, Origin},
     pipeline::{
         Backoff, DocumentRules, LaneId, NextAttempt, RetryPolicy, Segment, WorkId, assemble, guest_selection,
         segments,
     },
     plugin::Transform,
-    sink::Progress,
 };
 
 use super::{
+    blame::{name_document, name_row},
     delivery::{Bounds, Load, Outgoing, Piece, Step, line_up},
     outlet::Outlet,
     reread::Rereader,
@@ -497,7 +497,7 @@ impl Shared {
 
     async fn carry_out(&self, Outgoing { step, token }: &Outgoing) -> Result<(), Failure> {
         let sink = &self.settings.sink;
-        let progress = if sink.capabilities().progress { Some(progress(token)?) } else { None };
+        let progress = if sink.capabilities().progress { Some(token.progress()?) } else { None };
         match step {
             Step::Deliver(documents) => {
                 let rejected = sink.deliver(documents, progress.as_ref()).await?;
@@ -555,39 +555,4 @@ fn policy(class: FailureClass) -> RetryPolicy {
         FailureClass::Retry => RetryPolicy::DELIVERY,
         FailureClass::Poison | FailureClass::Fatal => RetryPolicy::REPAIR,
     }
-}
-
-/// A token as a sink keeps it.
-pub(super) fn progress(token: &Token) -> Result<Progress, Failure> {
-    let encoded = token.encode().map_err(|error| {
-        let message = format!("the progress of {} cannot be written: {error}", token.mapping);
-        Failure::new(FailureClass::Fatal, "token", message)
-    })?;
-    Ok(Progress { key: token.key(), token: encoded })
-}
-
-fn name_row(failure: Failure, batch: &ChangeBatch, change: u32) -> Failure {
-    let Some(change) = batch.changes.get(change as usize) else { return failure };
-    let relation = batch.relation(change);
-    let row = change.new.or(change.old).map(|span| batch.row(span));
-    let id = row.and_then(|row| crate::model::document_id(relation, row));
-    let at = match batch.origin {
-        Origin::Stream => format!("LSN {}", batch.transaction(change).commit_lsn),
-        Origin::Backfill => "a backfill".to_owned(),
-    };
-    let id = id.unwrap_or_else(|| "unknown".to_owned());
-    Failure { message: format!("{} (row {id} of {}, {at})", failure.message, relation.name), ..failure }
-}
-
-fn name_document(failure: Failure, documents: &Documents, index: usize) -> Failure {
-    let Some(document) = documents.view(index) else { return failure };
-    let verb = match document.operation {
-        DocumentOperation::Upsert => "upsert",
-        DocumentOperation::Delete => "delete",
-    };
-    let message = format!(
-        "{} ({verb} of document {} in {}, from {})",
-        failure.message, document.id, document.destination, documents.entity
-    );
-    Failure { message, ..failure }
 }

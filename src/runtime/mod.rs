@@ -6,9 +6,10 @@
 //!
 //! - how a process comes up and goes down → `supervisor`, `shutdown`
 //! - one leadership from lock to release → `term`, with `source` and `plan`
-//! - the loop over the stream → `pump`; a plugin that changes → `reload`, `swap`; one mapping → `lane`; the backfill → `branch`, `readers`
+//! - the loop over the stream → `pump`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
 //! - what is written down → `scribe`; with the documents → `token`, `delivery`, taken up again by `recover`
 
+mod blame;
 mod branch;
 mod delivery;
 mod error;

@@ -11,16 +11,17 @@ use tracing::{error, info, warn};
 
 use crate::{
     backfill::RunSpec,
+    config::Config,
     model::{Documents, Failure, FailureClass, Origin},
     pipeline::LaneId,
     postgres::Client,
+    sink::SinkSettings,
     state::{Store, StoredMapping, StoredRun},
 };
 
 use super::{
     delivery::shared_destinations,
     error::TermError,
-    lane::progress,
     outlet::Outlet,
     plan::{Planned, Verdict},
     source::Source,
@@ -67,11 +68,10 @@ pub(super) async fn take_up(
     planned: &mut [Planned],
     source: &Source,
 ) -> Result<(), TermError> {
-    let routes = planned.iter().map(|plan| {
+    let mut shares = shared_destinations(planned.iter().map(|plan| {
         let mapping = &plan.mapping;
-        (mapping.name.as_str(), mapping.sink.as_str(), mapping.destination.as_str())
-    });
-    let mut shares = shared_destinations(routes);
+        (mapping.name.as_str(), place(&context.config, &mapping.sink), mapping.destination.as_str())
+    }));
     let store = Store::new(context.config.source.slot.as_str());
     for plan in planned.iter_mut() {
         plan.shares = shares.remove(&plan.stored.name).unwrap_or_default();
@@ -101,6 +101,17 @@ pub(super) async fn take_up(
         }
     }
     Ok(())
+}
+
+/// What a sink writes to: two that name one file write to the same destinations.
+fn place(config: &Config, sink: &str) -> String {
+    match config.sinks.get(sink) {
+        Some(SinkSettings::Sqlite(settings)) => std::path::absolute(&settings.path)
+            .unwrap_or_else(|_| settings.path.clone())
+            .display()
+            .to_string(),
+        _ => sink.to_owned(),
+    }
 }
 
 /// What the sink has, and whether it has lost what it had.
@@ -148,7 +159,7 @@ fn follow(plan: &mut Planned, found: Option<&Token>, source: &Source) -> bool {
 async fn anchor(outlet: &Outlet, plan: &Planned) {
     let nothing = Documents::new(plan.stored.entity.to_string(), Origin::Stream, plan.stored.generation);
     let left = async {
-        let progress = progress(&plan.token)?;
+        let progress = plan.token.progress()?;
         outlet.deliver(&nothing, Some(&progress)).await
     };
     if let Ok(Err(failure)) = tokio::time::timeout(ASK_LIMIT, left).await {
@@ -160,7 +171,7 @@ async fn anchor(outlet: &Outlet, plan: &Planned) {
 pub(super) fn go_on_further(spec: &mut RunSpec, stored: &StoredRun, lanes: &BTreeMap<LaneId, Lane>) {
     let targets = lanes.values().filter(|lane| spec.mappings.contains(lane.name()));
     let tokens = targets.map(|lane| lane.planned.token.run.as_ref());
-    if let Some(token) = cursor_with(stored, tokens) {
+    if let Some(token) = cursor_with(&stored.run, stored.chunks, tokens) {
         info!(
             entity = %spec.entity,
             run = %spec.run,

@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     backfill::{Attempt, Cursor, Emission},
-    model::{ChangeBatch, Lsn},
+    model::{ChangeBatch, Failure, FailureClass, Lsn},
     pipeline::{LaneId, Ledger},
-    state::StoredRun,
+    sink::Progress,
 };
 
 /// Which history of which database positions belong to: the same number in another one is another place.
@@ -78,12 +78,16 @@ impl Token {
         format!("{}/{}", self.installation, self.mapping)
     }
 
-    /// Its text.
-    pub(super) fn encode(&self) -> Result<String, serde_json::Error> {
-        serde_json::to_string(self)
+    /// As a sink keeps it.
+    pub(super) fn progress(&self) -> Result<Progress, Failure> {
+        let token = serde_json::to_string(self).map_err(|error| {
+            let message = format!("the progress of {} cannot be written: {error}", self.mapping);
+            Failure::new(FailureClass::Fatal, "token", message)
+        })?;
+        Ok(Progress { key: self.key(), token })
     }
 
-    /// Reads a text.
+    /// Reads what a sink has kept.
     pub(super) fn decode(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str(text)
     }
@@ -160,16 +164,17 @@ pub(super) fn usable<'a>(token: Option<&'a Token>, generation: i64, history: &Hi
     token.filter(|token| token.generation == generation && token.history == *history)
 }
 
-/// Where a run goes on, if its targets have more of it than is stored: at the least advanced of them. All must
+/// Where a run, stored with so many chunks, goes on if its targets have more of it: at the least advanced of them. All must
 /// tell, of this very run, and in the order of one term: chunks that two terms have read end at different rows.
 pub(super) fn cursor_with<'a>(
-    stored: &StoredRun,
+    run: &str,
+    chunks: i64,
     targets: impl IntoIterator<Item = Option<&'a RunToken>>,
 ) -> Option<RunToken> {
     let targets: Vec<&RunToken> = targets.into_iter().collect::<Option<_>>()?;
     let least = *targets.iter().min_by_key(|token| token.serial)?;
-    let comparable = |token: &&RunToken| token.run == stored.run && token.term == least.term;
-    let ahead = i64::try_from(least.chunks).is_ok_and(|chunks| chunks > stored.chunks);
+    let comparable = |token: &&RunToken| token.run == run && token.term == least.term;
+    let ahead = i64::try_from(least.chunks).is_ok_and(|least| least > chunks);
     (ahead && targets.iter().all(comparable)).then(|| least.clone())
 }
 
@@ -192,8 +197,7 @@ mod tests {
     use super::*;
     use crate::{
         backfill::KeyColumn,
-        model::{EntityName, Origin, TransactionInfo},
-        state::RunStatus,
+        model::{Origin, TransactionInfo},
     };
 
     fn history() -> History {
@@ -221,27 +225,11 @@ mod tests {
         RunToken { run: run.to_owned(), cursor: Some(cursor(&key)), rows: chunks * 100, chunks, term, serial }
     }
 
-    fn stored(run: &str, chunks: i64) -> StoredRun {
-        StoredRun {
-            entity: EntityName::new("public", "products"),
-            run: run.to_owned(),
-            mappings: vec!["products".to_owned()],
-            status: RunStatus::Running,
-            cursor: None,
-            rows: chunks * 100,
-            chunks,
-            estimate: None,
-            attempts: 0,
-            last_error: None,
-            not_before: 0,
-        }
-    }
-
     #[test]
     fn a_token_survives_its_text() {
         for run in [None, Some(at("r", 3, (7, 12)))] {
             let token = token(2, 0x16_B374_D848, run);
-            let text = token.encode().unwrap();
+            let text = token.progress().unwrap().token;
             assert!(text.contains("\"16/B374D848\""), "{text}");
             assert_eq!(Token::decode(&text).unwrap(), token);
         }
@@ -272,19 +260,19 @@ mod tests {
     #[test]
     fn a_run_goes_on_at_its_least_advanced_target() {
         let (near, far) = (at("r", 5, (3, 9)), at("r", 8, (3, 14)));
-        assert_eq!(cursor_with(&stored("r", 2), [Some(&far), Some(&near)]), Some(near.clone()));
-        assert_eq!(cursor_with(&stored("r", 2), [Some(&far)]), Some(far.clone()));
-        assert_eq!(cursor_with(&stored("r", 0), [Some(&near)]), Some(near.clone()), "nothing was saved yet");
+        assert_eq!(cursor_with("r", 2, [Some(&far), Some(&near)]), Some(near.clone()));
+        assert_eq!(cursor_with("r", 2, [Some(&far)]), Some(far.clone()));
+        assert_eq!(cursor_with("r", 0, [Some(&near)]), Some(near.clone()), "nothing was saved yet");
     }
 
     #[test]
     fn a_run_goes_on_as_stored_where_a_target_cannot_tell() {
         let (near, far) = (at("r", 5, (3, 9)), at("r", 8, (3, 14)));
-        assert_eq!(cursor_with(&stored("r", 5), [Some(&near), Some(&far)]), None, "not ahead");
-        assert_eq!(cursor_with(&stored("r", 2), [Some(&near), None]), None, "one has no token");
-        assert_eq!(cursor_with(&stored("r", 2), [Some(&near), Some(&at("q", 8, (3, 14)))]), None);
-        assert_eq!(cursor_with(&stored("q", 2), [Some(&near)]), None, "of a run before");
-        assert_eq!(cursor_with(&stored("r", 2), []), None);
+        assert_eq!(cursor_with("r", 5, [Some(&near), Some(&far)]), None, "not ahead");
+        assert_eq!(cursor_with("r", 2, [Some(&near), None]), None, "one has no token");
+        assert_eq!(cursor_with("r", 2, [Some(&near), Some(&at("q", 8, (3, 14)))]), None);
+        assert_eq!(cursor_with("q", 2, [Some(&near)]), None, "of a run before");
+        assert_eq!(cursor_with("r", 2, []), None);
     }
 
     /// After a restart pages have other sizes: the numbers of chunks and rows do not tell which cursor is less.
@@ -292,7 +280,7 @@ mod tests {
     fn targets_of_two_terms_are_not_compared() {
         let before = at("r", 5, (3, 9));
         let behind = RunToken { cursor: Some(cursor("340")), ..at("r", 6, (4, 2)) };
-        assert_eq!(cursor_with(&stored("r", 2), [Some(&before), Some(&behind)]), None);
+        assert_eq!(cursor_with("r", 2, [Some(&before), Some(&behind)]), None);
     }
 
     /// After a rewind chunk numbers are used again; the order of the readings is what all targets share.
@@ -300,7 +288,7 @@ mod tests {
     fn the_order_of_readings_counts_and_not_the_number_of_chunks() {
         let before = at("r", 6, (3, 12));
         let after = RunToken { cursor: Some(cursor("350")), ..at("r", 5, (3, 13)) };
-        assert_eq!(cursor_with(&stored("r", 2), [Some(&before), Some(&after)]), Some(before));
+        assert_eq!(cursor_with("r", 2, [Some(&before), Some(&after)]), Some(before));
     }
 
     #[test]

@@ -208,7 +208,7 @@ impl State {
         Err(place.fatal(
             "sqlite-moved",
             "the file was removed or replaced while in use, so documents written before are not in it: put it \
-             back; or stop, request a backfill of the tables that go to this sink, and start again",
+             back; or start again without it, and what was in it is built again",
         ))
     }
 }
