@@ -61,7 +61,7 @@ async fn a_batch_arrives_as_documented() {
     let sink = sink_of(settings);
     sink.open().await.unwrap();
     let batch = Batch::new().upsert("1", r#"{"a":1}"#).delete("2").build();
-    assert_eq!(sink.deliver(&batch).await.unwrap(), []);
+    assert_eq!(sink.deliver(&batch, None).await.unwrap(), []);
     let [received] = &receiver.received()[..] else { panic!("one request") };
     assert_eq!(received.target, "/hook");
     assert_eq!(received.headers["content-type"], "application/json");
@@ -75,7 +75,7 @@ async fn a_batch_arrives_as_documented() {
         r#"{"op":"delete","id":"2","lsn":"1/10","commit_time":"2024-01-31T12:00:00.500000Z"}"#,
     );
     assert_eq!(String::from_utf8_lossy(&received.body), expected);
-    assert_eq!(sink.deliver(&Batch::new().build()).await.unwrap(), []);
+    assert_eq!(sink.deliver(&Batch::new().build(), None).await.unwrap(), []);
     assert_eq!(receiver.received().len(), 1, "nothing to say, nothing sent");
 }
 
@@ -90,7 +90,7 @@ async fn c077_the_signature_is_over_the_bytes_that_were_sent() {
         settings.secrets =
             vec![Secret::new(format!("whsec_{}", STANDARD.encode(key))), Secret::new("old key é")];
         let batch = Batch::new().upsert("ключ", body).build();
-        sink_of(settings).deliver(&batch).await.unwrap();
+        sink_of(settings).deliver(&batch, None).await.unwrap();
         let received = receiver.received().pop().unwrap();
         let both = format!("{} {}", signature(&key, &received), signature("old key é".as_bytes(), &received));
         assert_eq!(received.headers["webhook-signature"], both);
@@ -113,16 +113,16 @@ async fn c077_a_repeated_request_keeps_id_and_bytes_and_gets_a_fresh_timestamp()
     settings.secrets = vec![Secret::new("key")];
     let sink = sink_of(settings);
     let batch = Batch::new().upsert("1", "1").build();
-    let failure = sink.deliver(&batch).await.unwrap_err();
+    let failure = sink.deliver(&batch, None).await.unwrap_err();
     assert_eq!(class_and_code(&failure), (FailureClass::Retry, "http-500"));
-    sink.deliver(&batch).await.unwrap_err();
+    sink.deliver(&batch, None).await.unwrap_err();
     // The next second, so that a fresh timestamp is another one.
     let second = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap().as_secs();
     let last = receiver.received()[1].headers["webhook-timestamp"].parse().unwrap();
     while second(SystemTime::now()) <= last {
         tokio::task::yield_now().await;
     }
-    sink.deliver(&batch).await.unwrap();
+    sink.deliver(&batch, None).await.unwrap();
     let received = receiver.received();
     assert_eq!(received.len(), 3);
     for one in &received {
@@ -133,7 +133,7 @@ async fn c077_a_repeated_request_keeps_id_and_bytes_and_gets_a_fresh_timestamp()
     }
     assert!(received[2].headers["webhook-timestamp"] > received[1].headers["webhook-timestamp"]);
     // The same content another time is another delivery.
-    sink.deliver(&batch).await.unwrap();
+    sink.deliver(&batch, None).await.unwrap();
     assert_ne!(receiver.received()[3].headers["webhook-id"], received[0].headers["webhook-id"]);
 }
 
@@ -150,10 +150,10 @@ async fn c076_retry_after_is_passed_on() {
     .await;
     let sink = sink(&receiver);
     let batch = Batch::new().upsert("1", "1").build();
-    let failure = sink.deliver(&batch).await.unwrap_err();
+    let failure = sink.deliver(&batch, None).await.unwrap_err();
     assert_eq!(class_and_code(&failure), (FailureClass::Retry, "http-429"));
     assert_eq!(failure.retry_after, Some(Duration::from_secs(5)));
-    let failure = sink.deliver(&batch).await.unwrap_err();
+    let failure = sink.deliver(&batch, None).await.unwrap_err();
     assert_eq!(class_and_code(&failure), (FailureClass::Retry, "http-503"));
     let wait = failure.retry_after.unwrap();
     assert!(wait > Duration::from_secs(50) && wait <= Duration::from_secs(60), "{wait:?}");
@@ -165,7 +165,7 @@ async fn c076_a_receiver_that_never_answers_does_not_hold_us() {
     let mut settings = settings(&receiver);
     settings.timeout = Duration::from_millis(200);
     let started = Instant::now();
-    let failure = sink_of(settings).deliver(&Batch::new().upsert("1", "1").build()).await.unwrap_err();
+    let failure = sink_of(settings).deliver(&Batch::new().upsert("1", "1").build(), None).await.unwrap_err();
     assert_eq!(class_and_code(&failure), (FailureClass::Retry, "http-timeout"));
     assert!(started.elapsed() < Duration::from_secs(10));
 }
@@ -181,15 +181,15 @@ async fn c076_a_broken_connection_is_no_consent() {
     let sink = sink(&receiver);
     let batch = Batch::new().upsert("1", "1").build();
     for _ in 0..2 {
-        let failure = sink.deliver(&batch).await.unwrap_err();
+        let failure = sink.deliver(&batch, None).await.unwrap_err();
         assert_eq!(class_and_code(&failure), (FailureClass::Retry, "http-network"), "{failure}");
     }
-    assert_eq!(sink.deliver(&batch).await.unwrap(), []);
+    assert_eq!(sink.deliver(&batch, None).await.unwrap(), []);
     let url = receiver.url("/");
     drop(receiver);
     // Nobody listens there any more.
     let failure = loop {
-        match sink_of(HttpSettings::new(Secret::new(url.clone()))).deliver(&batch).await {
+        match sink_of(HttpSettings::new(Secret::new(url.clone()))).deliver(&batch, None).await {
             Err(failure) if failure.code == "http-connect" => break failure,
             _ => tokio::task::yield_now().await,
         }
@@ -213,13 +213,13 @@ async fn c076_parts_that_were_taken_are_not_sent_again() {
     let sink = sink_of(settings);
     let batch = Batch::new().numbers(0, 8).build();
     for _ in 0..3 {
-        assert_eq!(sink.deliver(&batch).await.unwrap_err().code, "http-500");
+        assert_eq!(sink.deliver(&batch, None).await.unwrap_err().code, "http-500");
     }
     *well.lock().unwrap() = true;
-    assert_eq!(sink.deliver(&batch).await.unwrap(), []);
+    assert_eq!(sink.deliver(&batch, None).await.unwrap(), []);
     let sent = receiver.ids();
     assert_eq!(sent, [["0", "1"], ["2", "3"], ["4", "5"], ["4", "5"], ["4", "5"], ["4", "5"], ["6", "7"]]);
-    sink.deliver(&batch).await.unwrap();
+    sink.deliver(&batch, None).await.unwrap();
     assert_eq!(receiver.received().len(), sent.len() + 4, "another delivery is sent whole");
 }
 
@@ -229,7 +229,7 @@ async fn c075_a_body_too_large_is_halved_down_to_one() {
         Receiver::start(|request, _| Reply::status(if request.body.len() > 1000 { 413 } else { 200 })).await;
     let big = format!("\"{}\"", "x".repeat(2000));
     let batch = Batch::new().numbers(0, 7).upsert("big", &big).numbers(8, 5).build();
-    let rejected = sink(&receiver).deliver(&batch).await.unwrap();
+    let rejected = sink(&receiver).deliver(&batch, None).await.unwrap();
     assert_eq!(indexes(&rejected), [7]);
     assert_eq!(class_and_code(&rejected[0].failure), (FailureClass::Poison, "http-413"));
     let taken: Vec<String> = receiver
@@ -250,7 +250,7 @@ async fn c076_one_bad_document_is_rejected_alone() {
     })
     .await;
     let sink = sink(&receiver);
-    let rejected = sink.deliver(&Batch::new().numbers(0, 64).build()).await.unwrap();
+    let rejected = sink.deliver(&Batch::new().numbers(0, 64).build(), None).await.unwrap();
     assert_eq!(indexes(&rejected), [11]);
     assert_eq!(class_and_code(&rejected[0].failure), (FailureClass::Poison, "http-422"));
     assert!(rejected[0].failure.message.contains("no such colour"), "{}", rejected[0].failure);
@@ -287,7 +287,7 @@ async fn results_in_the_answer_are_honoured() {
         .numbers(3, 1)
         .upsert("bad", "1")
         .upsert("x", "");
-    let rejected = sink_of(settings).deliver(&batch.build()).await.unwrap();
+    let rejected = sink_of(settings).deliver(&batch.build(), None).await.unwrap();
     assert_eq!(indexes(&rejected), [5, 6]);
     assert_eq!(class_and_code(&rejected[0].failure), (FailureClass::Poison, "http-rejected"));
     assert_eq!(rejected[0].failure.message, "no colour");
@@ -296,7 +296,7 @@ async fn results_in_the_answer_are_honoured() {
 #[tokio::test]
 async fn a_receiver_that_lies_is_not_believed() {
     let receiver = Receiver::start(|_, _| Reply::with_body(200, r#"{"rejected":[{"index":7}]}"#)).await;
-    let failure = sink(&receiver).deliver(&Batch::new().upsert("1", "1").build()).await.unwrap_err();
+    let failure = sink(&receiver).deliver(&Batch::new().upsert("1", "1").build(), None).await.unwrap_err();
     assert_eq!(class_and_code(&failure), (FailureClass::Fatal, "http-answer"));
 }
 
@@ -313,7 +313,7 @@ async fn refusals_of_whoever_asks_are_fatal_and_redirects_are_not_followed() {
     .await;
     let sink = sink(&receiver);
     for status in statuses {
-        let failure = sink.deliver(&Batch::new().numbers(0, 4).build()).await.unwrap_err();
+        let failure = sink.deliver(&Batch::new().numbers(0, 4).build(), None).await.unwrap_err();
         assert_eq!(class_and_code(&failure), (FailureClass::Fatal, format!("http-{status}").as_str()));
         assert!(
             failure.message.contains("hook") && failure.message.contains(&status.to_string()),
@@ -329,7 +329,7 @@ async fn destinations_may_be_part_of_the_url() {
     let sink = sink_of(HttpSettings::new(Secret::new(receiver.url("/in/{destination}?d={destination}"))));
     let batch =
         Batch::new().to("a b").upsert("1", "1").to("..").upsert("2", "2").to("a b").upsert("3", "3").build();
-    let rejected = sink.deliver(&batch).await.unwrap();
+    let rejected = sink.deliver(&batch, None).await.unwrap();
     assert_eq!(indexes(&rejected), [1]);
     assert_eq!(receiver.received()[0].target, "/in/a%20b?d=a%20b");
     assert_eq!(receiver.ids(), [["1", "3"]]);
@@ -341,11 +341,11 @@ async fn requests_are_cut_by_count_and_bytes() {
     let mut settings = settings(&receiver);
     (settings.max_documents, settings.max_bytes) = (10, 2000);
     let sink = sink_of(settings);
-    sink.deliver(&Batch::new().numbers(0, 25).build()).await.unwrap();
+    sink.deliver(&Batch::new().numbers(0, 25).build(), None).await.unwrap();
     assert_eq!(receiver.ids().iter().map(Vec::len).collect::<Vec<_>>(), [10, 10, 5]);
     let big = format!("\"{}\"", "x".repeat(900));
     let batch = Batch::new().upsert("1", &big).upsert("2", &big).upsert("3", &big).upsert("4", "4").build();
-    sink.deliver(&batch).await.unwrap();
+    sink.deliver(&batch, None).await.unwrap();
     assert!(receiver.received().iter().all(|request| request.body.len() < 2000 + 200));
     assert_eq!(receiver.ids()[3..].concat(), ["1", "2", "3", "4"]);
 }
@@ -394,14 +394,14 @@ async fn c096_no_secret_in_any_failure_debug_text_or_log() {
     let mut text = format!("{settings:?}");
     let sink = sink_of(settings.clone());
     for _ in 0..6 {
-        match sink.deliver(&Batch::new().upsert("1", "1").build()).await {
+        match sink.deliver(&Batch::new().upsert("1", "1").build(), None).await {
             Ok(rejected) => write!(text, "{rejected:?}").unwrap(),
             Err(failure) => write!(text, "{failure} {failure:?}").unwrap(),
         }
         write!(text, "{sink:?}").unwrap();
     }
     drop(receiver);
-    let failure = sink.deliver(&Batch::new().upsert("1", "1").build()).await.unwrap_err();
+    let failure = sink.deliver(&Batch::new().upsert("1", "1").build(), None).await.unwrap_err();
     write!(text, "{failure:?}").unwrap();
     assert!(!text.contains("marker"), "{text}");
     assert!(text.contains("[secret]"));

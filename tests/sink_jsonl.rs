@@ -40,7 +40,7 @@ async fn a_line_says_everything_and_keeps_the_body() {
     sink.open().await.unwrap();
     let body = r#"{"b":12345678901234567890.10,  "a":"é\u0000"}"#;
     let batch = Batch::new().upsert("1\"é", body).to("other").delete("2").build();
-    assert_eq!(sink.deliver(&batch).await.unwrap(), []);
+    assert_eq!(sink.deliver(&batch, None).await.unwrap(), []);
     let expected = format!(
         "{}{body}}}\n{}\n",
         r#"{"op":"upsert","destination":"products","id":"1\"é","lsn":"1/10","commit_time":"2024-01-31T12:00:00.500000Z","entity":"public.products","origin":"stream","document":"#,
@@ -48,14 +48,17 @@ async fn a_line_says_everything_and_keeps_the_body() {
     );
     assert_eq!(fs::read_to_string(&path).unwrap(), expected);
     assert!(!sink.capabilities().purge);
-    assert_eq!(sink.purge("products").await.unwrap_err().class, FailureClass::Fatal);
+    assert_eq!(sink.purge("products", None).await.unwrap_err().class, FailureClass::Fatal);
 }
 
 #[tokio::test]
 async fn a_document_with_line_breaks_is_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.jsonl");
-    sink(&path).deliver(&Batch::new().upsert("a\nb", "{\n  \"a\":\r\n \"x\\ny\"\n}").build()).await.unwrap();
+    sink(&path)
+        .deliver(&Batch::new().upsert("a\nb", "{\n  \"a\":\r\n \"x\\ny\"\n}").build(), None)
+        .await
+        .unwrap();
     assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 1);
     assert_eq!(lines(&path)[0]["document"]["a"], "x\ny");
     assert_eq!(lines(&path)[0]["id"], "a\nb");
@@ -65,7 +68,7 @@ async fn a_document_with_line_breaks_is_one_line() {
 async fn a_torn_last_line_is_cut_off() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("out.jsonl");
-    sink(&path).deliver(&Batch::new().numbers(1, 2).build()).await.unwrap();
+    sink(&path).deliver(&Batch::new().numbers(1, 2).build(), None).await.unwrap();
     let whole = fs::read(&path).unwrap();
     let second = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     // At every byte, without and with zeros that a power cut left.
@@ -76,7 +79,7 @@ async fn a_torn_last_line_is_cut_off() {
             fs::write(&path, &torn).unwrap();
             let sink = sink(&path);
             sink.open().await.unwrap();
-            sink.deliver(&Batch::new().upsert("3", "3").build()).await.unwrap();
+            sink.deliver(&Batch::new().upsert("3", "3").build(), None).await.unwrap();
             let complete = end == whole.len() - 1 && zeros == 0;
             let expected: &[&str] = if complete { &["1", "2", "3"] } else { &["1", "3"] };
             assert_eq!(ids(&path), expected, "cut at {end} with {zeros} zeros");
@@ -89,7 +92,7 @@ async fn somebody_elses_text_is_not_cut() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notes.txt");
     fs::write(&path, "dear diary\nno end").unwrap();
-    let failure = sink(&path).deliver(&Batch::new().upsert("1", "1").build()).await.unwrap_err();
+    let failure = sink(&path).deliver(&Batch::new().upsert("1", "1").build(), None).await.unwrap_err();
     assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Fatal, "jsonl-foreign"));
     assert!(failure.message.contains("notes.txt"), "{failure}");
     assert_eq!(fs::read_to_string(&path).unwrap(), "dear diary\nno end");
@@ -100,9 +103,9 @@ async fn the_file_may_be_rotated() {
     let dir = tempfile::tempdir().unwrap();
     let (path, rotated) = (dir.path().join("out.jsonl"), dir.path().join("out.jsonl.1"));
     let sink = sink(&path);
-    sink.deliver(&Batch::new().upsert("1", "1").build()).await.unwrap();
+    sink.deliver(&Batch::new().upsert("1", "1").build(), None).await.unwrap();
     fs::rename(&path, &rotated).unwrap();
-    sink.deliver(&Batch::new().upsert("2", "2").build()).await.unwrap();
+    sink.deliver(&Batch::new().upsert("2", "2").build(), None).await.unwrap();
     assert_eq!((ids(&rotated), ids(&path)), (vec!["1".to_owned()], vec!["2".to_owned()]));
 }
 
@@ -130,7 +133,9 @@ async fn writers_do_not_mix_their_lines() {
         let sink: Arc<dyn Sink> = if lane < 2 { Arc::clone(&shared) } else { Arc::from(sink(&path)) };
         deliveries.spawn(async move {
             for round in 0..5 {
-                sink.deliver(&Batch::new().numbers(lane * 10_000 + round * 500, 500).build()).await.unwrap();
+                sink.deliver(&Batch::new().numbers(lane * 10_000 + round * 500, 500).build(), None)
+                    .await
+                    .unwrap();
             }
         });
     }
@@ -155,7 +160,7 @@ fn standard_output_is_a_sink() {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let sink = sink(Path::new("-"));
         runtime.block_on(sink.open()).unwrap();
-        let done = runtime.block_on(sink.deliver(&Batch::new().numbers(1, 3).build()));
+        let done = runtime.block_on(sink.deliver(&Batch::new().numbers(1, 3).build(), None));
         if let Err(failure) = done {
             assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Fatal, "jsonl-pipe"));
         }

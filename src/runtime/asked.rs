@@ -16,6 +16,7 @@ use super::{
     scribe::Note,
     shutdown::now_micros,
     term::Lane,
+    token::handed,
 };
 
 impl Pump {
@@ -125,7 +126,7 @@ impl Pump {
             && let Some(handle) = &lane.handle
         {
             let work = self.ledger.dispatched(id);
-            handle.purge(work);
+            handle.purge(work, handed(&self.ledger, id));
             lane.purging = Some(work);
         }
     }

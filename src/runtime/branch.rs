@@ -17,12 +17,14 @@ use crate::{
 };
 
 use super::{
-    lane::Timing,
+    lane::{LaneHandle, Timing},
     plan::Planned,
     readers::{ReadEvent, Readers},
+    recover::go_on_further,
     scribe::{Note, Scribe},
     shutdown::now_micros,
     term::Lane,
+    token::{RunToken, handed},
 };
 
 /// How often a run in progress is logged.
@@ -87,6 +89,8 @@ impl Branch {
             }
             Command::Restart { run, reason } => {
                 info!(%run, ?reason, "the backfill begins again from the first row");
+                let targets = lanes.values().filter(|lane| lane.run.as_ref() == Some(&run));
+                targets.filter_map(|lane| lane.handle.as_ref()).for_each(LaneHandle::run_restarted);
                 scribe.note(Note::Restart { run });
             }
             Command::Supersede { old, new, mappings } => {
@@ -142,7 +146,8 @@ impl Branch {
                     continue;
                 };
                 let work = ledger.dispatched(id);
-                handle.send(work, Arc::clone(&emission.rows), selection.clone(), Some(emission.attempt));
+                let (chunk, here) = (RunToken::after(emission), handed(ledger, id));
+                handle.send(work, Arc::clone(&emission.rows), selection.clone(), Some(chunk), (here, here));
                 targets.insert(id);
             }
         }
@@ -258,7 +263,10 @@ impl Branch {
         for (table, spec) in &mut specs {
             let stored = stored.remove(table).flatten();
             match stored.filter(|run| run.mappings.iter().eq(&spec.mappings)) {
-                Some(run) => self.go_on(spec, &run),
+                Some(run) => {
+                    self.go_on(spec, &run);
+                    go_on_further(spec, &run, lanes);
+                }
                 None => scribe.note(Note::Run(Box::new(stored_run(spec, false)))),
             }
             for lane in lanes.values_mut().filter(|lane| lane.planned.table.oid == *table) {

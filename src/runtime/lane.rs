@@ -9,7 +9,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -24,7 +24,7 @@ use tracing::{info, warn};
 
 use crate::{
     backfill::Attempt,
-    model::{ChangeBatch, DocumentOperation, Documents, EntityName, Failure, FailureClass, Lsn, Origin},
+    model::{ChangeBatch, Documents, EntityName, Failure, FailureClass, Lsn, Origin},
     pipeline::{
         Backoff, DocumentRules, LaneId, NextAttempt, RetryPolicy, Segment, WorkId, assemble, guest_selection,
         segments,
@@ -32,7 +32,13 @@ use crate::{
     plugin::Transform,
 };
 
-use super::{outlet::Outlet, reread::Rereader};
+use super::{
+    blame::{name_document, name_row},
+    delivery::{Bounds, Load, Outgoing, Piece, Step, line_up},
+    outlet::Outlet,
+    reread::Rereader,
+    token::{Advance, RunAdvance, RunToken, Token},
+};
 
 /// Pieces of work that are transformed before their delivery; their bytes count as queued.
 const TRANSFORMED_AHEAD: usize = 64;
@@ -50,8 +56,8 @@ pub(super) struct Work {
     pub(super) id: WorkId,
     pub(super) batch: Arc<ChangeBatch>,
     pub(super) selection: Vec<u32>,
-    /// Set for a chunk of a backfill.
-    pub(super) chunk: Option<Attempt>,
+    /// What is in the sink once this work is.
+    advance: Advance,
     /// Empties the destination, and has no changes.
     purge: bool,
     epoch: u64,
@@ -83,7 +89,12 @@ pub(super) struct LaneSettings {
     pub(super) entity: EntityName,
     pub(super) sink: Arc<Outlet>,
     pub(super) batch_rows: usize,
+    pub(super) batch_bytes: usize,
     pub(super) rereader: Arc<Rereader>,
+    /// What is in the sink now.
+    pub(super) token: Token,
+    /// The other mappings that write to the same destination of the same sink.
+    pub(super) shares: Vec<String>,
 }
 
 /// The pump's end of a lane.
@@ -92,6 +103,8 @@ pub(super) struct LaneHandle {
     active: watch::Sender<Arc<Active>>,
     shared: Arc<Shared>,
     failing: bool,
+    /// Its backfill begins again: said with the next work.
+    restarted: AtomicBool,
     tasks: JoinSet<()>,
 }
 
@@ -130,31 +143,49 @@ impl LaneHandle {
         let mut tasks = JoinSet::new();
         tasks.spawn(transform_loop(Arc::clone(&shared), incoming, deliveries));
         tasks.spawn(deliver_loop(Arc::clone(&shared), delivering));
-        Self { work, active, shared, failing: false, tasks }
+        Self { work, active, shared, failing: false, restarted: AtomicBool::new(false), tasks }
     }
 
-    /// Hands out work; never waits. [`LaneHandle::queued_bytes`] tells when to hold back.
+    /// Hands out work; never waits. [`LaneHandle::queued_bytes`] tells when to hold back. The lane has been
+    /// handed everything before `handed.0` already, and with this everything before `handed.1`; `chunk` is what
+    /// a chunk of a backfill comes to.
     pub(super) fn send(
         &self,
         id: WorkId,
         batch: Arc<ChangeBatch>,
         selection: Vec<u32>,
-        chunk: Option<Attempt>,
+        chunk: Option<RunToken>,
+        handed: (Lsn, Lsn),
     ) {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
         self.shared.queued.fetch_add(batch.size(), Ordering::AcqRel);
-        let work = Work { id, batch, selection, chunk, purge: false, epoch };
+        let advance = self.advance(chunk, handed);
         // A lane that ended is noticed by the term, which ends with it.
-        let _ = self.work.send(work);
+        let _ = self.work.send(Work { id, batch, selection, advance, purge: false, epoch });
     }
 
     /// Empties the mapping's destination, in order.
-    pub(super) fn purge(&self, id: WorkId) {
+    pub(super) fn purge(&self, id: WorkId, handed: Lsn) {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
         let batch = Arc::new(ChangeBatch::new(Origin::Backfill));
-        let work = Work { id, batch, selection: Vec::new(), chunk: None, purge: true, epoch };
+        let advance = self.advance(None, (handed, handed));
         // As in `send`.
-        let _ = self.work.send(work);
+        let _ = self.work.send(Work { id, batch, selection: Vec::new(), advance, purge: true, epoch });
+    }
+
+    /// What was delivered of its backfill counts no more, from the next work on.
+    pub(super) fn run_restarted(&self) {
+        self.restarted.store(true, Ordering::Release);
+    }
+
+    fn advance(&self, chunk: Option<RunToken>, (from, position): (Lsn, Lsn)) -> Advance {
+        let restarted = self.restarted.swap(false, Ordering::AcqRel);
+        let run = match chunk {
+            Some(chunk) => RunAdvance::At(chunk),
+            None if restarted => RunAdvance::None,
+            None => RunAdvance::Same,
+        };
+        Advance { from, position, run }
     }
 
     /// Bytes handed out and not yet accepted.
@@ -204,14 +235,10 @@ impl LaneHandle {
     }
 }
 
-/// One thing for the sink to do.
-enum Step {
-    Deliver(Documents),
-    Purge(String),
-}
-
 struct Delivery {
     work: Work,
+    /// The generation that made the documents.
+    generation: i64,
     steps: Vec<Step>,
     timing: Timing,
 }
@@ -260,13 +287,14 @@ async fn transform_loop(
 
 async fn transformed(shared: Arc<Shared>, work: Work) -> Delivery {
     let started = std::time::Instant::now();
-    let steps = shared.until_it_works(&work, Stage::Transform, || shared.transform(&work)).await;
+    let (generation, steps) =
+        shared.until_it_works(&work, Stage::Transform, || shared.transform(&work)).await;
     let timing = Timing {
         transforming: started.elapsed(),
-        documents: steps.iter().map(Step::documents).sum(),
+        documents: Load::of(&steps).documents() as u64,
         ..Timing::default()
     };
-    Delivery { work, steps, timing }
+    Delivery { work, generation, steps, timing }
 }
 
 /// What a task came to; its panic goes on here.
@@ -281,20 +309,35 @@ fn ended(done: Result<Delivery, tokio::task::JoinError>) -> Option<Delivery> {
     }
 }
 
-/// Delivers in order. What has piled up behind a slow sink goes into one call, up to `batch_rows` documents.
+/// Delivers in order. What has piled up behind a slow sink goes into one call, up to about `batch_rows`
+/// documents and `batch_bytes`.
 async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Receiver<Delivery>) {
     let stop = shared.stop.clone();
+    let bounds = Bounds { documents: shared.settings.batch_rows, bytes: shared.settings.batch_bytes };
     let work = async {
-        while let Some(first) = deliveries.recv().await {
+        let mut token = shared.settings.token.clone();
+        let mut waiting = None;
+        loop {
+            let first = match waiting.take() {
+                Some(first) => first,
+                None => match deliveries.recv().await {
+                    Some(first) => first,
+                    None => return,
+                },
+            };
+            let mut load = Load::of(&first.steps);
             let mut together = vec![first];
-            let mut documents: u64 = together[0].timing.documents;
-            while documents < shared.settings.batch_rows as u64
+            while load.fits(bounds)
                 && let Ok(next) = deliveries.try_recv()
             {
-                documents += next.timing.documents;
+                load = load.with(Load::of(&next.steps));
+                if !load.fits(bounds) {
+                    waiting = Some(next);
+                    break;
+                }
                 together.push(next);
             }
-            shared.deliver(together).await;
+            shared.deliver(together, &mut token).await;
         }
     };
     stop.run_until_cancelled(work).await;
@@ -304,27 +347,6 @@ async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Receiver<Delive
 enum Stage {
     Transform,
     Deliver,
-}
-
-/// Appends a step; documents of the same kind join those before them.
-fn push_step(steps: &mut Vec<Step>, step: Step) {
-    match (steps.last_mut(), step) {
-        (Some(Step::Deliver(before)), Step::Deliver(more))
-            if (before.origin, before.generation) == (more.origin, more.generation) =>
-        {
-            before.append(&more);
-        }
-        (_, step) => steps.push(step),
-    }
-}
-
-impl Step {
-    fn documents(&self) -> u64 {
-        match self {
-            Self::Deliver(documents) => documents.len() as u64,
-            Self::Purge(_) => 0,
-        }
-    }
 }
 
 impl Shared {
@@ -417,11 +439,12 @@ impl Shared {
         }
     }
 
-    async fn transform(&self, work: &Work) -> Result<Vec<Step>, Failure> {
+    /// The generation that made the documents, and what the sink is to do.
+    async fn transform(&self, work: &Work) -> Result<(i64, Vec<Step>), Failure> {
         let active = self.active.borrow().clone();
         let Active { transform, rules } = &*active;
         if work.purge {
-            return Ok(vec![Step::Purge(rules.destination.clone())]);
+            return Ok((rules.generation, vec![Step::Purge(rules.destination.clone())]));
         }
         let (batch, selection) =
             self.settings.rereader.complete(&work.batch, &work.selection, transform).await?;
@@ -449,24 +472,24 @@ impl Shared {
         }
         steps.push(Step::Deliver(documents));
         steps.retain(|step| !matches!(step, Step::Deliver(documents) if documents.is_empty()));
-        Ok(steps)
+        Ok((rules.generation, steps))
     }
 
     /// Delivers several pieces of work, those that are not given up meanwhile, and reports them accepted.
-    async fn deliver(&self, deliveries: Vec<Delivery>) {
+    async fn deliver(&self, deliveries: Vec<Delivery>, token: &mut Token) {
         let started = std::time::Instant::now();
         let (stale, live): (Vec<_>, Vec<_>) =
             deliveries.into_iter().partition(|delivery| self.is_stale(&delivery.work));
         stale.iter().for_each(|delivery| self.let_drop(&delivery.work));
-        let mut steps: Vec<Step> = Vec::new();
+        let mut pieces = Vec::new();
         let mut works = Vec::new();
-        for delivery in live {
-            delivery.steps.into_iter().for_each(|step| push_step(&mut steps, step));
-            works.push((delivery.work, delivery.timing));
+        for Delivery { work, generation, steps, timing } in live {
+            pieces.push(Piece { advance: work.advance.clone(), generation, steps });
+            works.push((work, timing));
         }
         let Some((first, _)) = works.first() else { return };
-        for step in &steps {
-            self.until_it_works(first, Stage::Deliver, || self.carry_out(step)).await;
+        for outgoing in line_up(pieces, token) {
+            self.until_it_works(first, Stage::Deliver, || self.carry_out(&outgoing)).await;
         }
         let delivering = started.elapsed() / u32::try_from(works.len()).unwrap_or(1);
         for (work, timing) in works {
@@ -474,38 +497,61 @@ impl Shared {
             if self.is_stale(&work) {
                 continue;
             }
-            let Work { id, chunk, .. } = work;
+            let chunk = work.chunk();
+            let id = work.id;
             let timing = Timing { delivering, ..timing };
             self.tell(LaneEvent::Accepted { lane: self.settings.id, work: id, chunk, timing });
         }
     }
 
-    async fn carry_out(&self, step: &Step) -> Result<(), Failure> {
+    async fn carry_out(&self, Outgoing { step, token }: &Outgoing) -> Result<(), Failure> {
         let sink = &self.settings.sink;
+        let progress = if sink.capabilities().progress { Some(token.progress()?) } else { None };
         match step {
             Step::Deliver(documents) => {
-                let rejected = sink.deliver(documents).await?;
+                let rejected = sink.deliver(documents, progress.as_ref()).await?;
                 match rejected.into_iter().next() {
                     None => Ok(()),
                     Some(first) => Err(name_document(first.failure, documents, first.index)),
                 }
             }
-            Step::Purge(destination) if sink.capabilities().purge => sink.purge(destination).await,
-            Step::Purge(destination) => {
+            Step::Purge(destination) if !sink.capabilities().purge => {
                 warn!(
                     mapping = self.settings.mapping,
                     entity = %self.settings.entity,
                     destination,
-                    "the table was truncated, but a {} sink cannot purge: its documents stay",
+                    "the destination is to be emptied (its table was truncated, or a purge was asked for), but a {} \
+                     sink cannot: its documents stay",
                     sink.kind(),
                 );
                 Ok(())
             }
+            Step::Purge(destination) if !self.settings.shares.is_empty() => {
+                warn!(
+                    mapping = self.settings.mapping,
+                    entity = %self.settings.entity,
+                    destination,
+                    "the destination is to be emptied (its table was truncated, or a purge was asked for), but it is \
+                     shared with {}: its documents stay; give each mapping a destination of its own, or empty it by \
+                     hand and request a backfill of all of them",
+                    self.settings.shares.join(", "),
+                );
+                Ok(())
+            }
+            Step::Purge(destination) => sink.purge(destination, progress.as_ref()).await,
         }
     }
 }
 
 impl Work {
+    /// The chunk of a backfill that it is.
+    fn chunk(&self) -> Option<Attempt> {
+        match &self.advance.run {
+            RunAdvance::At(run) => Some(run.attempt()),
+            RunAdvance::Same | RunAdvance::None => None,
+        }
+    }
+
     fn first_lsn(&self) -> Lsn {
         let first = self.selection.first().and_then(|&index| self.batch.changes.get(index as usize));
         first.map_or(Lsn::ZERO, |change| self.batch.transaction(change).commit_lsn)
@@ -518,30 +564,4 @@ fn policy(class: FailureClass) -> RetryPolicy {
         FailureClass::Retry => RetryPolicy::DELIVERY,
         FailureClass::Poison | FailureClass::Fatal => RetryPolicy::REPAIR,
     }
-}
-
-fn name_row(failure: Failure, batch: &ChangeBatch, change: u32) -> Failure {
-    let Some(change) = batch.changes.get(change as usize) else { return failure };
-    let relation = batch.relation(change);
-    let row = change.new.or(change.old).map(|span| batch.row(span));
-    let id = row.and_then(|row| crate::model::document_id(relation, row));
-    let at = match batch.origin {
-        Origin::Stream => format!("LSN {}", batch.transaction(change).commit_lsn),
-        Origin::Backfill => "a backfill".to_owned(),
-    };
-    let id = id.unwrap_or_else(|| "unknown".to_owned());
-    Failure { message: format!("{} (row {id} of {}, {at})", failure.message, relation.name), ..failure }
-}
-
-fn name_document(failure: Failure, documents: &Documents, index: usize) -> Failure {
-    let Some(document) = documents.view(index) else { return failure };
-    let verb = match document.operation {
-        DocumentOperation::Upsert => "upsert",
-        DocumentOperation::Delete => "delete",
-    };
-    let message = format!(
-        "{} ({verb} of document {} in {}, from {})",
-        failure.message, document.id, document.destination, documents.entity
-    );
-    Failure { message, ..failure }
 }

@@ -6,12 +6,14 @@
 //!
 //! - how a process comes up and goes down → `supervisor`, `shutdown`
 //! - one leadership from lock to release → `term`, with `source` and `plan`
-//! - the loop over the stream → `pump`; a plugin that changes → `reload`, `swap`; one mapping → `lane`; the backfill → `branch`, `readers`
+//! - the loop over the stream → `pump`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
 //! - what operators ask for → `requests`, `asked`; tables that change behind the stream's back → `lookout`
-//! - what is written down → `scribe`
+//! - what is written down → `scribe`; with the documents → `token`, `delivery`, taken up again by `recover`
 
 mod asked;
+mod blame;
 mod branch;
+mod delivery;
 mod error;
 mod lane;
 mod lookout;
@@ -19,6 +21,7 @@ mod outlet;
 mod plan;
 mod pump;
 mod readers;
+mod recover;
 mod relations;
 mod reload;
 mod requests;
@@ -30,6 +33,7 @@ mod supervisor;
 mod swap;
 pub mod telemetry;
 mod term;
+mod token;
 
 pub use error::{RunError, TermError};
 pub use plan::{WantedMapping, findings, identities, wanted, wanted_identities};

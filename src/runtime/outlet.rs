@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use crate::{
     model::{Documents, Failure, FailureClass},
-    sink::{Capabilities, Rejected, Sink},
+    sink::{Capabilities, Progress, Rejected, Sink},
 };
 
 /// One configured sink, shared by the lanes that deliver to it.
@@ -33,15 +33,31 @@ impl Outlet {
         self.sink.capabilities()
     }
 
-    pub(super) async fn deliver(&self, documents: &Documents) -> Result<Vec<Rejected>, Failure> {
+    pub(super) async fn deliver(
+        &self,
+        documents: &Documents,
+        progress: Option<&Progress>,
+    ) -> Result<Vec<Rejected>, Failure> {
         self.open().await?;
-        let delivered = self.sink.deliver(documents).await;
+        let delivered = self.sink.deliver(documents, progress).await;
         delivered.inspect_err(|failure| self.note(failure))
     }
 
-    pub(super) async fn purge(&self, destination: &str) -> Result<(), Failure> {
+    pub(super) async fn purge(&self, destination: &str, progress: Option<&Progress>) -> Result<(), Failure> {
         self.open().await?;
-        self.sink.purge(destination).await.inspect_err(|failure| self.note(failure))
+        self.sink.purge(destination, progress).await.inspect_err(|failure| self.note(failure))
+    }
+
+    /// The token that is stored under `key`. Only where the sink can.
+    pub(super) async fn progress(&self, key: &str) -> Result<Option<String>, Failure> {
+        self.open().await?;
+        self.sink.progress(key).await.inspect_err(|failure| self.note(failure))
+    }
+
+    /// Whether the sink has a place for the documents of a destination. Only where it can tell.
+    pub(super) async fn has_destination(&self, destination: &str) -> Result<bool, Failure> {
+        self.open().await?;
+        self.sink.has_destination(destination).await.inspect_err(|failure| self.note(failure))
     }
 
     pub(super) async fn close(&self) -> Result<(), Failure> {

@@ -16,7 +16,7 @@ use crate::{
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
 };
 
-use super::{error::TermError, lane::Active, reload::PluginSet, source::Source};
+use super::{error::TermError, lane::Active, recover, reload::PluginSet, source::Source, token::Token};
 
 /// A mapping as config and plugins want it.
 #[derive(Clone, Debug)]
@@ -67,6 +67,10 @@ pub(super) struct Planned {
     pub(super) rebuilt: bool,
     /// The stored run that it may go on with.
     pub(super) run: Option<StoredRun>,
+    /// What is in the sink: as stored, until the sink is asked.
+    pub(super) token: Token,
+    /// The other mappings that write to the same destination.
+    pub(super) shares: Vec<String>,
 }
 
 impl Planned {
@@ -389,7 +393,18 @@ fn plan_one(
     }
     stored.purge = purge;
     let rebuilt = before.is_none_or(|before| before.generation != stored.generation);
-    Ok(Planned { mapping, stored, verdict, table, cancelled: false, rebuilt, run: None })
+    let token = recover::as_stored(&stored, source);
+    Ok(Planned {
+        mapping,
+        stored,
+        verdict,
+        table,
+        cancelled: false,
+        rebuilt,
+        run: None,
+        token,
+        shares: Vec::new(),
+    })
 }
 
 /// An identity as it is stored.

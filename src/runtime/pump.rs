@@ -37,6 +37,7 @@ use super::{
     scribe::{Note, Scribe, ScribeEvent},
     shutdown::now_micros,
     term::Lane,
+    token::{handed, handed_with},
 };
 
 /// How often the pump looks at what has no event of its own.
@@ -287,8 +288,9 @@ impl Pump {
             let batch = Arc::new(batch);
             for (lane, selection) in self.subscriptions.route(&batch, &self.ledger) {
                 if let Some(handle) = self.lanes.get(&lane).and_then(|lane| lane.handle.as_ref()) {
+                    let handed = (handed(&self.ledger, lane), handed_with(&self.ledger, lane, &batch));
                     let work = self.ledger.dispatched(lane);
-                    handle.send(work, Arc::clone(&batch), selection, None);
+                    handle.send(work, Arc::clone(&batch), selection, None, handed);
                 }
             }
         }

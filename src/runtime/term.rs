@@ -28,6 +28,7 @@ use super::{
     plan::{self, Planned, Verdict},
     pump::{Probe, Pump, PumpSettings, Saving, Stopped},
     readers::{Readers, Reading},
+    recover,
     relations::Relations,
     reload::PluginSet,
     requests::Requests,
@@ -111,7 +112,9 @@ async fn lead(
         () = given_up => return Ok(Ended::Shutdown),
     };
     let Some(source) = prepared? else { return Ok(Ended::Shutdown) };
-    let (planned, scoped) = plan::decide(&context.config, &state, wanted.clone(), &tables, &source).await?;
+    let (mut planned, scoped) =
+        plan::decide(&context.config, &state, wanted.clone(), &tables, &source).await?;
+    recover::take_up(context, &state, &mut planned, &source).await?;
     Store::new(context.config.source.slot.as_str()).save_installation(&state, &source.installation).await?;
     let lookout = Lookout::start(&context.settings, Arc::clone(&context.config), wanted, tables);
     let mut pump = assemble(context, plugins, planned, &source, control, state, lookout);
@@ -295,7 +298,10 @@ fn start_lane(
         entity: planned.stored.entity.clone(),
         sink: Arc::clone(&context.sinks[&planned.mapping.sink]),
         batch_rows: config.pipeline.batch_rows,
+        batch_bytes: config.pipeline.batch_bytes,
         rereader: Arc::clone(rereader),
+        token: planned.token.clone(),
+        shares: planned.shares.clone(),
     };
     let active = planned.active(config, &plugins.plugins[&planned.mapping.transform]);
     LaneHandle::start(settings, active, events.clone(), CancellationToken::new())

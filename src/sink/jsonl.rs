@@ -15,7 +15,7 @@ use std::{
 
 use tokio::sync::Mutex;
 
-use super::{Capabilities, JsonlSettings, Rejected, Sink, no_purge, render, usable};
+use super::{Capabilities, JsonlSettings, Progress, Rejected, Sink, no_purge, render, usable};
 use crate::model::{DocumentView, Documents, Failure, FailureClass};
 
 /// How each of our lines begins: tells our torn line from somebody else's text.
@@ -72,14 +72,18 @@ impl Sink for JsonlSink {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { purge: false }
+        Capabilities::default()
     }
 
     async fn open(&self) -> Result<(), Failure> {
         self.run(|place| place.append(&[])).await
     }
 
-    async fn deliver(&self, documents: &Documents) -> Result<Vec<Rejected>, Failure> {
+    async fn deliver(
+        &self,
+        documents: &Documents,
+        _progress: Option<&Progress>,
+    ) -> Result<Vec<Rejected>, Failure> {
         let mut rejected = Vec::new();
         let mut lines = Vec::with_capacity(documents.bytes.len() + documents.len() * 192);
         for index in 0..documents.len() {
@@ -94,7 +98,7 @@ impl Sink for JsonlSink {
         Ok(rejected)
     }
 
-    async fn purge(&self, _destination: &str) -> Result<(), Failure> {
+    async fn purge(&self, _destination: &str, _progress: Option<&Progress>) -> Result<(), Failure> {
         Err(no_purge(&self.place.name, self.kind()))
     }
 

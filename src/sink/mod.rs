@@ -46,13 +46,33 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
     /// Delivers in order and returns when everything is durable, but for the entries that it lists as
     /// rejected, in ascending order.
     ///
+    /// Where [`Capabilities::progress`] is set, `progress` becomes durable together with the documents, or
+    /// neither does; documents may be none. It is not stored when an entry was rejected, since it speaks for
+    /// all of them. Other sinks ignore it.
+    ///
     /// # Errors
     /// Nothing is known to be accepted. Class retry: the same batch may work later. Class poison: the batch
     /// as a whole was refused, split it. Class fatal: nothing will work until somebody mends something.
-    async fn deliver(&self, documents: &Documents) -> Result<Vec<Rejected>, Failure>;
+    async fn deliver(
+        &self,
+        documents: &Documents,
+        progress: Option<&Progress>,
+    ) -> Result<Vec<Rejected>, Failure>;
 
-    /// Removes every document of a destination. Only called where [`Capabilities::purge`] is set.
-    async fn purge(&self, destination: &str) -> Result<(), Failure>;
+    /// Removes every document of a destination. Only called where [`Capabilities::purge`] is set. `progress` as
+    /// in [`Sink::deliver`].
+    async fn purge(&self, destination: &str, progress: Option<&Progress>) -> Result<(), Failure>;
+
+    /// The token that was last stored under `key`. Only called where [`Capabilities::progress`] is set.
+    async fn progress(&self, _key: &str) -> Result<Option<String>, Failure> {
+        Ok(None)
+    }
+
+    /// Whether there is a place for the documents of a destination, empty or not. Only called where
+    /// [`Capabilities::progress`] is set.
+    async fn has_destination(&self, _destination: &str) -> Result<bool, Failure> {
+        Ok(true)
+    }
 
     /// Flushes and closes; called once, on shutdown.
     async fn close(&self) -> Result<(), Failure>;
@@ -64,6 +84,17 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
 pub struct Capabilities {
     /// Whether it can empty a destination.
     pub purge: bool,
+    /// Whether it stores a [`Progress`] in the same transaction as documents, and hands it back.
+    pub progress: bool,
+}
+
+/// How far its caller is with what a sink then holds, kept by the sink with the documents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Whose it is; a later token under the same key takes its place.
+    pub key: String,
+    /// What only the caller understands: JSON text.
+    pub token: String,
 }
 
 /// A document that a sink did not take, although it took the rest of the batch.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::{Capabilities, Rejected, Sink};
+use super::{Capabilities, Progress, Rejected, Sink};
 use crate::model::{Documents, Failure};
 
 /// Counts documents and forgets them.
@@ -39,14 +39,18 @@ impl Sink for NullSink {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { purge: true }
+        Capabilities { purge: true, progress: false }
     }
 
     async fn open(&self) -> Result<(), Failure> {
         Ok(())
     }
 
-    async fn deliver(&self, documents: &Documents) -> Result<Vec<Rejected>, Failure> {
+    async fn deliver(
+        &self,
+        documents: &Documents,
+        _progress: Option<&Progress>,
+    ) -> Result<Vec<Rejected>, Failure> {
         let count = documents.len() as u64;
         let total = self.documents.fetch_add(count, Ordering::Relaxed) + count;
         self.bytes.fetch_add(documents.bytes.len() as u64, Ordering::Relaxed);
@@ -55,7 +59,7 @@ impl Sink for NullSink {
         Ok(Vec::new())
     }
 
-    async fn purge(&self, _destination: &str) -> Result<(), Failure> {
+    async fn purge(&self, _destination: &str, _progress: Option<&Progress>) -> Result<(), Failure> {
         Ok(())
     }
 
@@ -74,7 +78,7 @@ mod tests {
         let sink = NullSink::new();
         let mut documents = Documents::new("public.t", Origin::Stream, 1);
         documents.push_bytes(b"12345");
-        sink.deliver(&documents).await.unwrap();
+        sink.deliver(&documents, None).await.unwrap();
         assert_eq!((sink.documents(), sink.bytes()), (0, 5));
     }
 }

@@ -237,7 +237,7 @@ impl Sink for HttpSink {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { purge: false }
+        Capabilities::default()
     }
 
     async fn open(&self) -> Result<(), Failure> {
@@ -245,7 +245,11 @@ impl Sink for HttpSink {
         self.client().await.map(|_| ())
     }
 
-    async fn deliver(&self, documents: &Documents) -> Result<Vec<Rejected>, Failure> {
+    async fn deliver(
+        &self,
+        documents: &Documents,
+        _progress: Option<&super::Progress>,
+    ) -> Result<Vec<Rejected>, Failure> {
         let mut rejected = Vec::new();
         let mut parts =
             envelope::cut(documents, &mut rejected, self.settings.max_documents, self.settings.max_bytes);
@@ -271,7 +275,7 @@ impl Sink for HttpSink {
         Ok(rejected)
     }
 
-    async fn purge(&self, _destination: &str) -> Result<(), Failure> {
+    async fn purge(&self, _destination: &str, _progress: Option<&super::Progress>) -> Result<(), Failure> {
         Err(no_purge(&self.name, self.kind()))
     }
 

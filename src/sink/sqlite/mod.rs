@@ -3,9 +3,11 @@
 //! What it guarantees: a batch is one transaction, committed with `synchronous = full` in WAL mode, which
 //! syncs the log before `commit` returns (SQLite documentation, "PRAGMA synchronous"; `normal` would not, so
 //! a power cut could take back what the slot has already been told). Readers never block it nor wait for it.
-//! Bodies are stored byte for byte. What it must never do: write into a table that it did not make, or go on
+//! Bodies are stored byte for byte. A progress token is stored in the transaction of its documents. What it
+//! must never do: write into a table that it did not make, or go on
 //! in a new file after its own was taken away.
 
+mod progress;
 mod table;
 
 use std::{
@@ -18,7 +20,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 use tokio::sync::Mutex;
 
 use self::table::Tables;
-use super::{Capabilities, Rejected, Sink, SqliteSettings};
+use super::{Capabilities, Progress, Rejected, Sink, SqliteSettings};
 use crate::model::{Documents, Failure, FailureClass};
 
 /// Pages of 4 KiB in the log before it is copied into the file: few copies under load, a log of 32 MiB.
@@ -90,7 +92,7 @@ impl Sink for SqliteSink {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { purge: true }
+        Capabilities { purge: true, progress: true }
     }
 
     async fn open(&self) -> Result<(), Failure> {
@@ -102,17 +104,31 @@ impl Sink for SqliteSink {
         .await
     }
 
-    async fn deliver(&self, documents: &Documents) -> Result<Vec<Rejected>, Failure> {
-        if documents.is_empty() {
+    async fn deliver(
+        &self,
+        documents: &Documents,
+        progress: Option<&Progress>,
+    ) -> Result<Vec<Rejected>, Failure> {
+        if documents.is_empty() && progress.is_none() {
             return Ok(Vec::new());
         }
-        let documents = documents.clone();
-        self.run(move |place, connection| deliver(place, connection, &documents)).await
+        let (documents, progress) = (documents.clone(), progress.cloned());
+        self.run(move |place, connection| deliver(place, connection, &documents, progress.as_ref())).await
     }
 
-    async fn purge(&self, destination: &str) -> Result<(), Failure> {
+    async fn purge(&self, destination: &str, progress: Option<&Progress>) -> Result<(), Failure> {
+        let (destination, progress) = (destination.to_owned(), progress.cloned());
+        self.run(move |place, connection| purge(place, connection, &destination, progress.as_ref())).await
+    }
+
+    async fn progress(&self, key: &str) -> Result<Option<String>, Failure> {
+        let key = key.to_owned();
+        self.run(move |place, connection| progress::load(place, connection, &key)).await
+    }
+
+    async fn has_destination(&self, destination: &str) -> Result<bool, Failure> {
         let destination = destination.to_owned();
-        self.run(move |place, connection| table::purge(place, connection, &destination)).await
+        self.run(move |place, connection| table::exists(place, connection, &destination)).await
     }
 
     async fn close(&self) -> Result<(), Failure> {
@@ -130,13 +146,33 @@ fn deliver(
     place: &Place,
     connection: &mut Connection,
     documents: &Documents,
+    progress: Option<&Progress>,
 ) -> Result<Vec<Rejected>, Failure> {
     let failure = |error: rusqlite::Error| place.failure(&error);
     let transaction =
         connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failure)?;
     let rejected = Tables::new(place, &transaction, documents).write()?;
+    if let Some(progress) = progress.filter(|_| rejected.is_empty()) {
+        progress::store(place, &transaction, progress)?;
+    }
     transaction.commit().map_err(failure)?;
     Ok(rejected)
+}
+
+fn purge(
+    place: &Place,
+    connection: &mut Connection,
+    destination: &str,
+    progress: Option<&Progress>,
+) -> Result<(), Failure> {
+    let failure = |error: rusqlite::Error| place.failure(&error);
+    let transaction =
+        connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failure)?;
+    table::purge(place, &transaction, destination)?;
+    if let Some(progress) = progress {
+        progress::store(place, &transaction, progress)?;
+    }
+    transaction.commit().map_err(failure)
 }
 
 impl State {
@@ -172,7 +208,7 @@ impl State {
         Err(place.fatal(
             "sqlite-moved",
             "the file was removed or replaced while in use, so documents written before are not in it: put it \
-             back; or stop, request a backfill of the tables that go to this sink, and start again",
+             back; or start again without it, and what was in it is built again",
         ))
     }
 }
@@ -328,16 +364,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = place(&dir);
         let mut connection = place.connect().unwrap();
-        deliver(&place, &mut connection, &documents(1)).unwrap();
+        deliver(&place, &mut connection, &documents(1), None).unwrap();
         connection.pragma_update(None, "max_page_count", 10).unwrap();
-        let failure = deliver(&place, &mut connection, &documents(1000)).unwrap_err();
+        let failure = deliver(&place, &mut connection, &documents(1000), None).unwrap_err();
         assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Retry, "sqlite-full"));
         assert!(failure.message.contains("a.db") && failure.message.contains("make room"), "{failure}");
         let rows =
             |connection: &Connection| connection.query_row("select count(*) from t", [], |row| row.get(0));
         assert_eq!(rows(&connection), Ok(1));
         connection.pragma_update(None, "max_page_count", 100_000).unwrap();
-        deliver(&place, &mut connection, &documents(1000)).unwrap();
+        deliver(&place, &mut connection, &documents(1000), None).unwrap();
         assert_eq!(rows(&connection), Ok(1000));
     }
 
@@ -354,7 +390,7 @@ mod tests {
             let mut page = documents.clone();
             for entries in documents.entries.chunks(5000) {
                 page.entries = entries.to_vec();
-                deliver(&place, &mut connection, &page).unwrap();
+                deliver(&place, &mut connection, &page, None).unwrap();
             }
             let rate = 200_000.0 / started.elapsed().as_secs_f64();
             std::io::Write::write_fmt(

@@ -2,7 +2,7 @@
 
 use rusqlite::{CachedStatement, Connection, ErrorCode, OptionalExtension as _, Transaction};
 
-use super::{Place, Rejected};
+use super::{Place, Rejected, progress};
 use crate::{
     model::{DocumentOperation, DocumentView, Documents, Failure},
     sink::{render, usable},
@@ -151,7 +151,7 @@ pub(super) fn purge(place: &Place, connection: &Connection, destination: &str) -
 }
 
 /// Whether the destination has its table. Something else in its place is a fatal failure.
-fn exists(place: &Place, connection: &Connection, destination: &str) -> Result<bool, Failure> {
+pub(super) fn exists(place: &Place, connection: &Connection, destination: &str) -> Result<bool, Failure> {
     let look = || -> rusqlite::Result<_> {
         let found = "select type, name from sqlite_master where name = ?1 collate nocase \
                      order by name = ?1 desc, type = 'table' desc limit 1";
@@ -192,6 +192,8 @@ fn check_name(destination: &str) -> Result<(), &'static str> {
         Err("a table's name has no control characters")
     } else if destination.get(..7).is_some_and(|start| start.eq_ignore_ascii_case("sqlite_")) {
         Err("SQLite keeps names that begin with `sqlite_` for itself")
+    } else if destination.eq_ignore_ascii_case(progress::TABLE) {
+        Err("this sink keeps its progress in a table of this name")
     } else {
         Ok(())
     }
@@ -210,7 +212,16 @@ mod tests {
         for good in ["products", "Ünï code", "a\"b", "select", "a.b", "1; drop table x", &"x".repeat(255)] {
             assert_eq!(check_name(good), Ok(()), "{good}");
         }
-        for bad in ["", "sqlite_master", "SQLITE_x", "a\0b", "a\nb", &"x".repeat(256)] {
+        for bad in [
+            "",
+            "sqlite_master",
+            "SQLITE_x",
+            "_anabranch_progress",
+            "_Anabranch_Progress",
+            "a\0b",
+            "a\nb",
+            &"x".repeat(256),
+        ] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
         assert_eq!(quoted("a\"b"), "\"a\"\"b\"");

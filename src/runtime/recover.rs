@@ -1,0 +1,184 @@
+//! What a term takes up from the sinks: how far the documents are, by the tokens that were stored with them.
+//!
+//! A sink that cannot be asked now costs a repetition and nothing else: the state schema says where to go on
+//! as well. A sink that answers, and has neither a token nor the destination of a mapping that had documents,
+//! has lost it; the mapping is rebuilt. It must never take an older installation, whose sinks have destinations
+//! and no tokens yet, for one of these.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use tracing::{error, info, warn};
+
+use crate::{
+    backfill::RunSpec,
+    config::Config,
+    model::{Documents, Failure, FailureClass, Origin},
+    pipeline::LaneId,
+    postgres::Client,
+    sink::SinkSettings,
+    state::{Store, StoredMapping, StoredRun},
+};
+
+use super::{
+    delivery::shared_destinations,
+    error::TermError,
+    outlet::Outlet,
+    plan::{Planned, Verdict},
+    source::Source,
+    term::{Context, Lane},
+    token::{History, Token, cursor_with, position_with, usable},
+};
+
+/// How long a sink may take to say what it has.
+const ASK_LIMIT: Duration = Duration::from_secs(15);
+
+/// What the state schema alone says of a mapping's documents.
+pub(super) fn as_stored(stored: &StoredMapping, source: &Source) -> Token {
+    let installation = &source.installation;
+    Token {
+        installation: installation.name.clone(),
+        mapping: stored.name.clone(),
+        history: History { system: installation.system_identifier.clone(), timeline: installation.timeline },
+        generation: stored.generation,
+        position: stored.accepted.max(source.confirmed),
+        run: None,
+    }
+}
+
+/// The token that a sink has under `key`; none where it has none, or keeps none.
+pub(super) async fn recover(outlet: &Outlet, key: &str) -> Result<Option<Token>, Failure> {
+    if !outlet.capabilities().progress {
+        return Ok(None);
+    }
+    let Some(text) = outlet.progress(key).await? else { return Ok(None) };
+    Token::decode(&text).map(Some).map_err(|error| {
+        let message =
+            format!("the progress that a {} sink has of {key} cannot be read: {error}", outlet.kind());
+        Failure::new(FailureClass::Fatal, "token-unreadable", message)
+    })
+}
+
+/// Asks the sinks of all mappings that run, and lets the plan follow.
+///
+/// # Errors
+/// The state schema.
+pub(super) async fn take_up(
+    context: &Context,
+    state: &Client,
+    planned: &mut [Planned],
+    source: &Source,
+) -> Result<(), TermError> {
+    let mut shares = shared_destinations(planned.iter().map(|plan| {
+        let mapping = &plan.mapping;
+        (mapping.name.as_str(), place(&context.config, &mapping.sink), mapping.destination.as_str())
+    }));
+    let store = Store::new(context.config.source.slot.as_str());
+    for plan in planned.iter_mut() {
+        plan.shares = shares.remove(&plan.stored.name).unwrap_or_default();
+        plan.token = as_stored(&plan.stored, source);
+        let outlet = &context.sinks[&plan.mapping.sink];
+        if plan.verdict != Verdict::Runs || !outlet.capabilities().progress {
+            continue;
+        }
+        let asked = tokio::time::timeout(ASK_LIMIT, ask(outlet, plan)).await;
+        let told = asked.unwrap_or_else(|_| {
+            let message = format!("the sink {} does not answer", plan.mapping.sink);
+            Err(Failure::new(FailureClass::Retry, "sink-silent", message))
+        });
+        let (found, is_lost) = match told {
+            Ok(told) => told,
+            Err(failure) => {
+                warn!(mapping = plan.stored.name, %failure, "goes on from what the state schema says");
+                continue;
+            }
+        };
+        if is_lost {
+            lose(plan, source);
+            store.save_mapping(state, &plan.stored).await?;
+        }
+        if !follow(plan, found.as_ref(), source) {
+            anchor(outlet, plan).await;
+        }
+    }
+    Ok(())
+}
+
+/// What a sink writes to: two that name one file write to the same destinations.
+fn place(config: &Config, sink: &str) -> String {
+    match config.sinks.get(sink) {
+        Some(SinkSettings::Sqlite(settings)) => std::path::absolute(&settings.path)
+            .unwrap_or_else(|_| settings.path.clone())
+            .display()
+            .to_string(),
+        _ => sink.to_owned(),
+    }
+}
+
+/// What the sink has, and whether it has lost what it had.
+async fn ask(outlet: &Outlet, plan: &Planned) -> Result<(Option<Token>, bool), Failure> {
+    let found = recover(outlet, &plan.token.key()).await?;
+    let expects = found.is_none() && !plan.rebuilt && had_documents(plan);
+    let is_lost = expects && !outlet.has_destination(&plan.mapping.destination).await?;
+    Ok((found, is_lost))
+}
+
+/// Whether anything that is not streamed again should be in the sink.
+fn had_documents(plan: &Planned) -> bool {
+    plan.stored.built > 0 || plan.run.as_ref().is_some_and(|run| run.rows > 0)
+}
+
+/// The destination is gone: a new generation, built from the first row.
+fn lose(plan: &mut Planned, source: &Source) {
+    error!(
+        mapping = plan.stored.name,
+        entity = %plan.stored.entity,
+        sink = plan.mapping.sink,
+        destination = plan.mapping.destination,
+        "THE DESTINATION IS GONE: it was filled, and is not there any more (was its file removed, or its path \
+         changed?); it is built again from the first row",
+    );
+    plan.stored.generation += 1;
+    (plan.rebuilt, plan.run) = (true, None);
+    plan.token = as_stored(&plan.stored, source);
+}
+
+/// Lets the plan follow a token; false where there is none that says anything of this generation.
+fn follow(plan: &mut Planned, found: Option<&Token>, source: &Source) -> bool {
+    let (generation, history) = (plan.stored.generation, plan.token.history.clone());
+    let found = found.filter(|_| !plan.rebuilt && !source.repaired);
+    let Some(token) = usable(found, generation, &history) else { return false };
+    plan.stored.accepted = position_with(plan.stored.accepted, Some(token), generation, &history);
+    plan.token = as_stored(&plan.stored, source);
+    // What a purge that is still due takes away is not in the sink.
+    plan.token.run = token.run.clone().filter(|_| !plan.stored.purge);
+    true
+}
+
+/// Leaves a first token, so that a sink without it is known to have lost it. Where that fails, the first documents
+/// bring it.
+async fn anchor(outlet: &Outlet, plan: &Planned) {
+    let nothing = Documents::new(plan.stored.entity.to_string(), Origin::Stream, plan.stored.generation);
+    let left = async {
+        let progress = plan.token.progress()?;
+        outlet.deliver(&nothing, Some(&progress)).await
+    };
+    if let Ok(Err(failure)) = tokio::time::timeout(ASK_LIMIT, left).await {
+        warn!(mapping = plan.stored.name, %failure, "its progress could not be stored with its documents yet");
+    }
+}
+
+/// Where the targets of a run have more of it than is stored, it goes on from there.
+pub(super) fn go_on_further(spec: &mut RunSpec, stored: &StoredRun, lanes: &BTreeMap<LaneId, Lane>) {
+    let targets = lanes.values().filter(|lane| spec.mappings.contains(lane.name()));
+    let tokens = targets.map(|lane| lane.planned.token.run.as_ref());
+    if let Some(token) = cursor_with(&stored.run, stored.chunks, tokens) {
+        info!(
+            entity = %spec.entity,
+            run = %spec.run,
+            saved = spec.rows,
+            rows = token.rows,
+            "the sinks have more of the backfill than was saved: it goes on from what they have",
+        );
+        (spec.cursor, spec.rows, spec.chunks) = (token.cursor, token.rows, token.chunks);
+    }
+}
