@@ -9,6 +9,7 @@
 //!   source agree, and no emitted row ever replaces a newer one, not for a moment.
 //! - A cursor is saved only when its chunk and all before it are durable in every target.
 //! - A run ends, whatever its chunks are like, once its reads succeed and its transactions become visible.
+//! - Nothing is read for a run before its beginning was granted, nor while its table is paused.
 //!
 //! # What it relies on
 //! - A chunk is read in one `repeatable read` transaction that *first* locks the table (`lock table … in

@@ -63,6 +63,10 @@ enum Fault {
     KeepWindow,
     /// A cursor is used with a key that is not the one it was taken with.
     CursorOfAnyKey,
+    /// What was built of a former table is not purged.
+    NoPurge,
+    /// A lane takes what the stream has of a former table.
+    FormerTable,
     /// A run begins although it was withdrawn.
     AlwaysGrant,
     /// A run reads before its beginning is granted.
@@ -84,7 +88,7 @@ enum Fault {
 }
 
 /// Each with a seed that finds it; where that is no longer so, others are tried.
-const FAULTS: [(Fault, u64); 30] = [
+const FAULTS: [(Fault, u64); 32] = [
     (Fault::EmitAll, 3),
     (Fault::ClassicWindow, 3),
     (Fault::SaveCursorEarly, 24),
@@ -93,24 +97,26 @@ const FAULTS: [(Fault, u64); 30] = [
     (Fault::ConfirmPastLimbo, 985),
     (Fault::ConfirmBeforeStreamed, 1249),
     (Fault::NoSlotBaseline, 18),
-    (Fault::NoPublicationBaseline, 974),
+    (Fault::NoPublicationBaseline, 4402),
     (Fault::LaneBeforePublication, 123),
     (Fault::ForgetLimboAtBegin, 20),
     (Fault::SkippedCountsAsReceived, 2138),
     (Fault::FeedOnlyDelivered, 31),
     (Fault::MachineOutlivesServer, 3045),
     (Fault::NoIncarnation, 31),
-    (Fault::NoTableLock, 362),
+    (Fault::NoTableLock, 140),
     (Fault::EmitLate, 50),
     (Fault::NoRewind, 57),
     (Fault::PruneByNewest, 32),
     (Fault::KeepWindow, 486),
-    (Fault::CursorOfAnyKey, 6304),
+    (Fault::CursorOfAnyKey, 8332),
+    (Fault::NoPurge, 23),
+    (Fault::FormerTable, 15),
     (Fault::AlwaysGrant, 0),
     (Fault::ReadUngranted, 0),
     (Fault::IgnorePause, 1),
     (Fault::IgnoreRate, 57),
-    (Fault::ScopedAtOnce, 4),
+    (Fault::ScopedAtOnce, 5),
     (Fault::WholeKeepsScope, 10),
     (Fault::MappingsNotJoined, 16),
     (Fault::ForgetWaiting, 1),
@@ -297,6 +303,10 @@ impl World {
         host.yield_to_live(false, source, rng)?;
         host.map_late_table(true, source, rng);
         for _ in 0..3000 {
+            if host.is_outdated(source) {
+                host.crash(false, source, rng)?;
+                host.exorcise(source);
+            }
             if host.is_quiet(source) {
                 return Ok(());
             }

@@ -28,9 +28,11 @@ enum Undo {
 /// What DDL changes of a table, by count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shape {
+    /// Grows with every table that is made.
+    pub(super) oid: u32,
     /// Its key. An even one sorts upwards, an odd one downwards.
     pub(super) key: i16,
-    layout: u32,
+    pub(super) layout: u32,
 }
 
 impl Shape {
@@ -118,6 +120,7 @@ pub(super) struct Source {
     exclusive: [Option<u64>; TABLES],
     pub(super) published: [bool; TABLES],
     next_xid: u64,
+    next_oid: u32,
     completed: u64,
     seq: u64,
     end: Lsn,
@@ -129,13 +132,16 @@ pub(super) struct Source {
 impl Source {
     pub(super) fn new(first_xid: u64, keys: usize) -> Self {
         Self {
-            tables: (0..TABLES).map(|_| Table::default()).collect(),
+            tables: (0..TABLES as u32)
+                .map(|oid| Table { shape: Shape { oid, ..Shape::default() }, ..Table::default() })
+                .collect(),
             transactions: BTreeMap::new(),
             rows: BTreeMap::new(),
             shared: BTreeSet::new(),
             exclusive: [None; TABLES],
             published: [true; TABLES],
             next_xid: first_xid,
+            next_oid: TABLES as u32,
             completed: first_xid - 1,
             seq: 0,
             end: Lsn(1000),
@@ -249,8 +255,9 @@ impl Source {
         if rng.chance(truncate) {
             if self.seal(xid, table) {
                 match rng.below(10) {
-                    0..=5 => self.truncate(xid, table),
-                    6 => self.rewrite(xid, table),
+                    0..=4 => self.truncate(xid, table),
+                    5 => self.rewrite(xid, table),
+                    6 => self.recreate(xid, table),
                     other => self.reshape(xid, table, other == 7),
                 }
             }
@@ -295,7 +302,7 @@ impl Source {
         self.undo_of(xid).push(Undo::Heap(table, old));
     }
 
-    fn truncate(&mut self, xid: u64, table: usize) {
+    fn empty(&mut self, xid: u64, table: usize) {
         for at in 0..self.tables[table].versions.len() {
             let version = &self.tables[table].versions[at];
             if version.xmin.is_some() && version.xmax.is_none() {
@@ -303,6 +310,10 @@ impl Source {
             }
         }
         self.new_heap(xid, table);
+    }
+
+    fn truncate(&mut self, xid: u64, table: usize) {
+        self.empty(xid, table);
         self.seq += 1;
         self.log(xid, table, Event::Truncate { table, seq: self.seq });
     }
@@ -310,6 +321,29 @@ impl Source {
     /// DDL that rewrites: nothing in the stream, but older snapshots find the table empty.
     fn rewrite(&mut self, xid: u64, table: usize) {
         self.new_heap(xid, table);
+    }
+
+    /// DROP and CREATE: nothing in the stream, but what follows is of another table.
+    fn recreate(&mut self, xid: u64, table: usize) {
+        self.empty(xid, table);
+        let shape = Shape { oid: self.next_oid, ..Shape::default() };
+        self.next_oid += 1;
+        let old = std::mem::replace(&mut self.tables[table].shape, shape);
+        self.undo_of(xid).push(Undo::Shape(table, old));
+    }
+
+    /// The oid that the catalogue shows to everybody.
+    pub(super) fn visible_oid(&self, table: usize) -> u32 {
+        let changing = self.exclusive[table].and_then(|xid| {
+            let open = self.transactions.get(&xid).map(|transaction| &transaction.undo);
+            let committed = self.wal.iter().rev().find(|record| record.xid == xid).map(|record| &record.undo);
+            let steps = open.filter(|undo| !undo.is_empty()).or(committed)?;
+            steps.iter().find_map(|step| match step {
+                Undo::Shape(of, old) if *of == table => Some(old.oid),
+                _ => None,
+            })
+        });
+        changing.unwrap_or(self.tables[table].shape.oid)
     }
 
     /// DDL of the key, or of something else.

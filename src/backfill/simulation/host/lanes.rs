@@ -19,6 +19,10 @@ impl Host {
                 }
                 live.accepted = live.accepted.max(end);
             }
+            Item::Purge => {
+                disk.docs.clear();
+                disk.purge = false;
+            }
             Item::Chunk { attempt, rows, generation } => {
                 for (key, value) in rows {
                     let newest = disk.newest.get(&key).copied().unwrap_or(0).max(disk.newest_truncate);
@@ -65,13 +69,16 @@ impl Host {
         let lane = rng.below(self.live.lanes.len());
         let live = &mut self.live.lanes[lane];
         live.queue.clear();
+        if self.disk.lanes[lane].purge {
+            live.queue.push_back(Item::Purge);
+        }
         live.received = live.accepted;
         let from = live.accepted.max(self.disk.confirmed);
         let position = source.wal.iter().position(|record| record.end > from && record.start >= from);
         self.live.position = self.live.position.min(position.unwrap_or(source.wal.len()));
         self.live.waiting.retain(|_, waiting| !waiting.lanes.contains(&lane));
         if self.fault != Some(Fault::NoRewind) {
-            let table = self.disk.lanes[lane].table as u32;
+            let table = self.disk.oids[self.disk.lanes[lane].table];
             let commands = self.live.machine.rewind(table);
             return self.carry_out(commands, source, rng);
         }
@@ -83,7 +90,7 @@ impl Host {
         source: &mut Source,
         rng: &mut Prng,
     ) -> Result<(), String> {
-        let table = rng.below(TABLES) as u32;
+        let table = self.disk.oids[rng.below(TABLES)];
         let commands = self.live.machine.delivery_failed(table, "sink".into(), self.now);
         self.carry_out(commands, source, rng)
     }
@@ -93,7 +100,7 @@ impl Host {
         source: &mut Source,
         rng: &mut Prng,
     ) -> Result<(), String> {
-        let (table, key) = (rng.below(TABLES) as u32, rng.chance(20));
+        let (table, key) = (self.disk.oids[rng.below(TABLES)], rng.chance(20));
         let commands = self.live.machine.relation_changed(table, key);
         self.carry_out(commands, source, rng)
     }

@@ -44,6 +44,8 @@ pub(super) struct LaneDisk {
     accepted: Lsn,
     /// What was never streamed for the table; until a run has made up for it.
     baseline: Option<Arc<Snapshot>>,
+    /// It is to be emptied before anything else is delivered.
+    purge: bool,
     /// Nobody has asked again since its run was withdrawn.
     cancelled: bool,
     /// Documents that the sink has lost, and whose repair was withdrawn; and how many runs there were then.
@@ -82,13 +84,17 @@ struct Disk {
     runs: Vec<StoredRun>,
     baseline: Option<Arc<Snapshot>>,
     incarnation: u64,
+    /// By table, not by oid.
     controls: Controls,
+    /// The tables that the mappings are of.
+    oids: [u32; TABLES],
 }
 
 #[derive(Debug)]
 enum Item {
     Transaction { end: Lsn, events: Vec<Event>, generation: u32 },
     Chunk { attempt: Attempt, rows: Rows, generation: u32 },
+    Purge,
 }
 
 #[derive(Debug, Default)]
@@ -216,6 +222,7 @@ impl Host {
         };
         source.flush();
         let mut disk = Disk { confirmed: source.wal_end(), slot_made: source.wal_end(), ..Disk::default() };
+        disk.oids = std::array::from_fn(|table| source.visible_oid(table));
         disk.baseline = (fault != Some(Fault::NoSlotBaseline)).then(|| Arc::new(baseline));
         for table in if late_table { vec![0, 0] } else { vec![0, 0, 1] } {
             disk.lanes.push(LaneDisk { table, generation: 1, ..LaneDisk::default() });
@@ -254,6 +261,12 @@ impl Host {
             return Ok(false);
         }
         let record = source.wal[self.live.position].clone();
+        if let Body::Commit(events) = &record.body
+            && self.is_recreated(events)
+        {
+            self.crash(false, source, rng)?;
+            return Ok(false);
+        }
         self.live.position += 1;
         match record.body {
             Body::Commit(events) => {
@@ -261,17 +274,18 @@ impl Host {
                 let wanted = self.live.lanes.iter().any(|lane| record.end > lane.received);
                 if wanted || self.fault != Some(Fault::FeedOnlyDelivered) {
                     self.live.machine.committed(record.xid as Xid, record.start, record.end);
-                    events.iter().for_each(|event| self.feed(event));
+                    self.of_present_tables(&events).iter().for_each(|event| self.feed(event));
                 }
+                let delivered = match self.fault {
+                    Some(Fault::FormerTable) => events,
+                    _ => self.of_present_tables(&events),
+                };
                 for (lane, live) in self.live.lanes.iter_mut().enumerate() {
                     if record.end > live.received {
                         live.received = record.end;
                         let generation = self.disk.lanes[lane].generation;
-                        live.queue.push_back(Item::Transaction {
-                            end: record.end,
-                            events: events.clone(),
-                            generation,
-                        });
+                        let events = delivered.clone();
+                        live.queue.push_back(Item::Transaction { end: record.end, events, generation });
                     }
                 }
             }
@@ -299,19 +313,48 @@ impl Host {
     fn relations(&mut self, events: &[Event], source: &mut Source, rng: &mut Prng) -> Result<(), String> {
         for event in events {
             let Event::Described { table, shape } = *event else { continue };
+            if shape.oid != self.disk.oids[table] {
+                continue;
+            }
             let known = self.live.shapes[table].replace(shape);
             if let Some(known) = known.filter(|known| *known != shape) {
                 let key = known.key != shape.key;
-                let commands = self.live.machine.relation_changed(table as u32, key);
+                let commands = self.live.machine.relation_changed(shape.oid, key);
                 self.carry_out(commands, source, rng)?;
             }
         }
         Ok(())
     }
 
+    /// Whether the stream shows a table that was made after this term began.
+    fn is_recreated(&self, events: &[Event]) -> bool {
+        let newer = |event: &Event| match *event {
+            Event::Described { table, shape } => shape.oid > self.disk.oids[table] && self.is_mapped(table),
+            _ => false,
+        };
+        events.iter().any(newer)
+    }
+
+    fn is_mapped(&self, table: usize) -> bool {
+        self.disk.lanes.iter().any(|lane| lane.table == table)
+    }
+
+    /// What of a transaction is of the tables that the mappings are of, not of former ones of their names.
+    fn of_present_tables(&self, events: &[Event]) -> Vec<Event> {
+        let mut present = [false; TABLES];
+        let keep = |event: &&Event| {
+            if let Event::Described { table, shape } = **event {
+                present[table] = shape.oid == self.disk.oids[table];
+            }
+            present[keys_of(event).0]
+        };
+        events.iter().filter(keep).copied().collect()
+    }
+
     fn feed(&mut self, event: &Event) {
         let (table, old, new, _) = keys_of(event);
-        let mut touch = |touch: Touch<'_>| self.live.machine.touched(table as u32, touch);
+        let oid = self.disk.oids[table];
+        let mut touch = |touch: Touch<'_>| self.live.machine.touched(oid, touch);
         if let Event::Truncate { .. } = event {
             if self.fault != Some(Fault::IgnoreTruncate) {
                 touch(Touch::All);
@@ -439,5 +482,5 @@ impl Host {
 }
 
 fn table_of(request: &ReadRequest) -> usize {
-    request.table as usize
+    request.entity.table.trim_start_matches('t').parse().unwrap()
 }

@@ -54,9 +54,14 @@ impl Host {
                     if locked {
                         source.unlock(table);
                     }
+                    if shape.oid != request.table {
+                        let failure = ReadFailure { timed_out: false, message: "recreated".into() };
+                        let commands = self.live.machine.read_failed(request.attempt, failure, self.now);
+                        return self.carry_out(commands, source, rng);
+                    }
                     // A reader that does not look takes every key for the same one.
                     let blind = self.fault == Some(Fault::CursorOfAnyKey);
-                    let shape = if blind { Shape::default() } else { shape };
+                    let shape = if blind { Shape { key: 0, ..shape } } else { shape };
                     let other = |cursor: &Cursor| !blind && cursor.key != key_columns(shape);
                     if request.after.as_ref().is_some_and(other) {
                         let commands = self.live.machine.restart(request.table);

@@ -8,7 +8,7 @@ impl Host {
         let mut spec = RunSpec::new(
             format!("run-{}", self.runs_made),
             EntityName::new("public", format!("t{table}")),
-            table as u32,
+            self.disk.oids[table],
         );
         spec.mappings = lanes.iter().map(ToString::to_string).collect();
         spec.skip_until = lanes.iter().map(|lane| self.live.lanes[*lane].received).max().unwrap_or_default();
@@ -26,7 +26,7 @@ impl Host {
             lane.cancelled = false;
         }
         // What takes the place of a run that has begun can no longer be withdrawn.
-        let started = self.live.machine.run(table as u32).is_some_and(|run| run.started);
+        let started = self.live.machine.run(self.disk.oids[table]).is_some_and(|run| run.started);
         let status = if started { Status::Running } else { Status::Queued };
         self.disk.runs.push(StoredRun { spec: spec.clone(), status });
         if self.fault == Some(Fault::ForgetLimboAtBegin) {
@@ -82,7 +82,7 @@ impl Host {
         source: &mut Source,
         rng: &mut Prng,
     ) -> Result<(), String> {
-        let table = rng.below(TABLES) as u32;
+        let table = self.disk.oids[rng.below(TABLES)];
         let mut withdrawn = Vec::new();
         for stored in &mut self.disk.runs {
             if stored.spec.table != table || stored.status != Status::Queued {
@@ -134,14 +134,14 @@ impl Host {
             }
         }
         self.live.paced = (self.now, 0);
-        let commands = self.live.machine.control(self.disk.controls.clone(), self.now);
+        let commands = self.live.machine.control(self.disk.controls_by_oid(), self.now);
         self.carry_out(commands, source, rng)
     }
 
     /// A reading may begin: nobody paused it, it is small enough, and there were not too many before.
     pub(super) fn may_read(&self, request: &ReadRequest) -> Result<(), String> {
         let controls = &self.disk.controls;
-        let table = controls.tables.get(&request.table).copied().unwrap_or_default();
+        let table = controls.tables.get(&(table_of(request) as u32)).copied().unwrap_or_default();
         let status = self.disk.runs.iter().find(|run| run.spec.run == request.run).map(|run| run.status);
         if status != Some(Status::Running) {
             return Err(format!("{} reads and is {status:?}", request.run));
@@ -204,6 +204,7 @@ impl Host {
         }
         let streamed = source.wal.get(self.live.position.wrapping_sub(1)).map_or(Lsn::ZERO, |r| r.end);
         let (mut begin, mut baseline) = (streamed, None);
+        self.disk.oids[1] = source.visible_oid(1);
         if !source.published[1] {
             source.published[1] = true;
             let xid = source.assign_xid();
@@ -219,6 +220,17 @@ impl Host {
         let disk = LaneDisk { table: 1, generation: 1, accepted: begin, baseline, ..LaneDisk::default() };
         self.disk.lanes.push(disk);
         self.live.lanes.push(Lane { received: begin, accepted: begin, ..Lane::default() });
+        let commands = self.live.machine.control(self.disk.controls_by_oid(), self.now);
+        self.carry_out(commands, source, rng).unwrap();
         self.request(1, &[2], source, rng);
+    }
+}
+
+impl Disk {
+    /// As the machine is told them.
+    pub(super) fn controls_by_oid(&self) -> Controls {
+        let tables = self.controls.tables.iter();
+        let tables = tables.map(|(table, control)| (self.oids[*table as usize], *control)).collect();
+        Controls { tables, ..self.controls }
     }
 }

@@ -16,7 +16,7 @@ impl Host {
         let lanes = disk.lanes.iter().map(|lane| Lane {
             received: lane.accepted,
             accepted: lane.accepted,
-            ..Lane::default()
+            queue: lane.purge.then_some(Item::Purge).into_iter().collect(),
         });
         let mut live = Live {
             shapes: [None; TABLES],
@@ -34,7 +34,7 @@ impl Host {
             truncated_since_low: BTreeSet::new(),
         };
         live.machine.sabotage = fault.and_then(Fault::inside);
-        let commands = live.machine.control(disk.controls.clone(), now);
+        let commands = live.machine.control(disk.controls_by_oid(), now);
         debug_assert!(commands.is_empty());
         live
     }
@@ -64,6 +64,7 @@ impl Host {
                 self.grant(&run);
             }
         }
+        let recreated = self.take_up_recreated(source);
         self.live = Self::boot(&mut self.disk, source, self.fault, self.now, rng);
         let due = |scoped: bool| move |run: &&StoredRun| run.is_due() && run.spec.scope.is_some() == scoped;
         let whole = self.disk.runs.iter().filter(due(false));
@@ -78,7 +79,40 @@ impl Host {
             let commands = self.live.machine.add(spec);
             self.carry_out(commands, source, rng)?;
         }
+        for table in recreated {
+            let lanes: Vec<usize> = self.lanes_of(table).collect();
+            self.request(table, &lanes, source, rng);
+        }
         Ok(())
+    }
+
+    pub(super) fn lanes_of(&self, table: usize) -> impl Iterator<Item = usize> {
+        (0..self.disk.lanes.len()).filter(move |lane| self.disk.lanes[*lane].table == table)
+    }
+
+    /// Mapped tables that are other ones than before: what was built of them goes, and so do their runs.
+    fn take_up_recreated(&mut self, source: &Source) -> Vec<usize> {
+        let mut recreated = Vec::new();
+        for table in 0..TABLES {
+            let oid = source.visible_oid(table);
+            if oid == self.disk.oids[table] || !self.is_mapped(table) {
+                continue;
+            }
+            recreated.push(table);
+            let former = std::mem::replace(&mut self.disk.oids[table], oid);
+            for run in self.disk.runs.iter_mut().filter(|run| run.spec.table == former && run.is_due()) {
+                run.status = Status::Gone;
+            }
+            for lane in self.disk.lanes.iter_mut().filter(|lane| lane.table == table) {
+                lane.purge = self.fault != Some(Fault::NoPurge);
+            }
+        }
+        recreated
+    }
+
+    /// Whether a mapped table is another one by now.
+    pub(in crate::backfill::simulation) fn is_outdated(&self, source: &Source) -> bool {
+        (0..TABLES).any(|table| self.is_mapped(table) && source.visible_oid(table) != self.disk.oids[table])
     }
 
     /// Another host takes over, once this one has lost its lock: until then it does of what it has in hand
