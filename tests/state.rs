@@ -140,6 +140,11 @@ async fn what_several_ask_at_once_is_asked_once() {
         requests.iter().map(|request| request.scope.clone()).collect::<Vec<_>>(),
         [None, Some(keys())]
     );
+    let long = Scope::Where(format!("name = '{}'", (0..3000).map(|n| n.to_string()).collect::<String>()));
+    for _ in 0..2 {
+        store.ask(&client, &table(), &[Some(long.clone())], false).await.unwrap();
+    }
+    assert_eq!(store.requests(&client).await.unwrap().len(), 3, "a scope may be long");
     let other = Store::new("other");
     assert_eq!(other.requests(&client).await.unwrap(), [], "another installation's");
 }

@@ -128,7 +128,8 @@ impl Store {
     ) -> Result<Vec<Asked>, StateError> {
         let query = "insert into anabranch.request as old (installation, kind, target, scope, purge) \
                      values ($1, $2, $3, $4::text::jsonb, $5) \
-                     on conflict (installation, kind, target, coalesce(scope::text, '')) where not taken \
+                     on conflict (installation, kind, target, hashtextextended(coalesce(scope::text, ''), 0), \
+                     hashtextextended(coalesce(scope::text, ''), 1)) where not taken \
                      do update set purge = old.purge or excluded.purge returning id, xmax = 0";
         let (kind, name) = target.columns();
         atomically(client, async {
