@@ -140,6 +140,11 @@ async fn what_several_ask_at_once_is_asked_once() {
         requests.iter().map(|request| request.scope.clone()).collect::<Vec<_>>(),
         [None, Some(keys())]
     );
+    let long = Scope::Where(format!("name = '{}'", (0..3000).map(|n| n.to_string()).collect::<String>()));
+    for _ in 0..2 {
+        store.ask(&client, &table(), &[Some(long.clone())], false).await.unwrap();
+    }
+    assert_eq!(store.requests(&client).await.unwrap().len(), 3, "a scope may be long");
     let other = Store::new("other");
     assert_eq!(other.requests(&client).await.unwrap(), [], "another installation's");
 }
@@ -238,7 +243,8 @@ async fn either_the_leader_begins_or_the_cancel_withdraws() {
     let leader = database.connect().await.unwrap();
     store.save_mapping(&client, &mapping("a", 2, 1)).await.unwrap();
     let whole = table();
-    for _ in 0..40 {
+    let (mut begun, mut withdrawn_runs) = (0, 0);
+    for round in 0..48 {
         let asked = store.ask(&client, &table(), &[None], true).await.unwrap();
         let ids: Vec<i64> = asked.iter().map(|asked| asked.id).collect();
         let begins = async {
@@ -253,7 +259,14 @@ async fn either_the_leader_begins_or_the_cancel_withdraws() {
                 .unwrap();
             store.begin_run(&leader, "r").await.unwrap()
         };
-        let (began, withdrawn) = tokio::join!(begins, store.withdraw(&client, &whole));
+        let cancels = async {
+            // So many round trips later: before, between and after each of the leader's statements.
+            for _ in 0..round % 12 {
+                client.batch_execute("select").await.unwrap();
+            }
+            store.withdraw(&client, &whole).await
+        };
+        let (began, withdrawn) = tokio::join!(begins, cancels);
         let withdrawn = withdrawn.unwrap();
         let status = one_run(&store, &client).await.status;
         let cancelled = withdrawn.requests + u64::from(withdrawn.run) > 0;
@@ -261,8 +274,11 @@ async fn either_the_leader_begins_or_the_cancel_withdraws() {
         assert_eq!(status, if began { RunStatus::Running } else { RunStatus::Cancelled }, "{withdrawn:?}");
         // Withdrawn, running, or about to be: never silent.
         assert!(cancelled || withdrawn.remains.is_some() || withdrawn.taken > 0, "{withdrawn:?}");
+        begun += u32::from(began);
+        withdrawn_runs += u32::from(withdrawn.run);
         client.execute("delete from anabranch.run", &[]).await.unwrap();
     }
+    assert!(begun > 0 && withdrawn_runs > 0, "{begun} begun, {withdrawn_runs} queued runs withdrawn");
 }
 
 #[tokio::test(flavor = "multi_thread")]

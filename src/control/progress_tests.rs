@@ -177,7 +177,7 @@ fn what_fails_ends_it_with_its_last_error() {
         Verdict::Failed(error) => error,
         other => panic!("{other:?}"),
     };
-    let said = failed(standing(&picture(&[good.clone()], &[failing]), &goal(&["a"])));
+    let said = failed(standing(&picture(std::slice::from_ref(&good), &[failing]), &goal(&["a"])));
     assert_eq!(said, "public.products is failing: disk full");
     for status in [MappingStatus::Failing, MappingStatus::Refused] {
         let bad = StoredMapping { status, last_error: Some("bump it".into()), ..mapping("b", "1.4.0", 1, 1) };

@@ -11,6 +11,9 @@ use super::{Control, ControlError, Goal, Standing, Verdict, picture::is_older, p
 /// How often is looked, where nobody tells.
 const POLL: Duration = Duration::from_secs(1);
 
+/// How long the first look may take at the least.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
+
 /// How the waiting ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Waited {
@@ -36,11 +39,14 @@ impl Control {
         mut tell: impl FnMut(&Standing),
     ) -> Result<Waited, ControlError> {
         let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        // So that a short limit, too, gets one answer.
+        let first = Instant::now() + FIRST_LOOK;
         let mut listening = false;
         let mut last = None;
         loop {
             let look = self.look(goal, &mut listening);
             let looked = match until {
+                Some(until) if last.is_none() => timeout_at(until.max(first), look).await,
                 Some(until) => timeout_at(until, look).await,
                 None => Ok(look.await),
             };

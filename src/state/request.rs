@@ -128,7 +128,8 @@ impl Store {
     ) -> Result<Vec<Asked>, StateError> {
         let query = "insert into anabranch.request as old (installation, kind, target, scope, purge) \
                      values ($1, $2, $3, $4::text::jsonb, $5) \
-                     on conflict (installation, kind, target, md5(coalesce(scope::text, ''))) where not taken \
+                     on conflict (installation, kind, target, hashtextextended(coalesce(scope::text, ''), 0), \
+                     hashtextextended(coalesce(scope::text, ''), 1)) where not taken \
                      do update set purge = old.purge or excluded.purge returning id, xmax = 0";
         let (kind, name) = target.columns();
         atomically(client, async {
@@ -204,8 +205,7 @@ impl Store {
     }
 
     /// Turns requests into a run, in one transaction: mappings and run are saved as a whole, the requests are
-    /// gone. A run of a whole table covers what was asked of the same target's parts before. There is no run
-    /// where no mapping that is meant works now; their new generation says that they are to be built.
+    /// gone. A run of a whole table covers what was asked of the same target's parts before.
     pub async fn start_requested(
         &self,
         client: &Client,

@@ -26,9 +26,7 @@ impl Store {
 
     /// Whether the schema is there at all; reading before [`Store::upgrade`] fails where it is not.
     pub async fn exists(&self, client: &Client) -> Result<bool, StateError> {
-        let query = "select to_regclass('anabranch.version') is not null";
-        let row = client.query_one(query, &[]).await.map_err(StateError::query("look for it"))?;
-        Ok(row.get(0))
+        upgrade::exists(client).await
     }
 
     /// Whether the schema is there in the form that this program reads and writes.

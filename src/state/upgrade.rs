@@ -80,8 +80,10 @@ const STEPS: &[&str] = &[
         requested_at timestamptz not null default now(),
         primary key (installation, id)
     );
+    -- Hashed, since a scope may be longer than an entry of an index.
     create unique index request_once on anabranch.request
-        (installation, kind, target, md5(coalesce(scope::text, ''))) where not taken;
+        (installation, kind, target, hashtextextended(coalesce(scope::text, ''), 0),
+        hashtextextended(coalesce(scope::text, ''), 1)) where not taken;
     create table anabranch.control (
         installation text not null,
         entity text not null,
@@ -108,6 +110,16 @@ pub(super) async fn check(client: &Client) -> Result<(), StateError> {
     }
 }
 
+/// Whether there is a schema. Asked of the catalogue's tables: `to_regclass` may answer from what a session
+/// remembers, and miss what another has made while this one waited for its lock.
+pub(super) async fn exists(client: &Client) -> Result<bool, StateError> {
+    let query = "select exists (select from pg_catalog.pg_class as c \
+                 join pg_catalog.pg_namespace as n on n.oid = c.relnamespace \
+                 where n.nspname = 'anabranch' and c.relname = 'version')";
+    let row = client.query_one(query, &[]).await.map_err(StateError::query("look for it"))?;
+    Ok(row.get(0))
+}
+
 fn known() -> i32 {
     i32::try_from(STEPS.len()).unwrap_or(i32::MAX)
 }
@@ -126,11 +138,7 @@ async fn apply(client: &Client) -> Result<(), StateError> {
         .execute("select pg_advisory_xact_lock($1)", &[&UPGRADE_LOCK])
         .await
         .map_err(failed("lock it for an upgrade"))?;
-    let exists = client
-        .query_one("select to_regclass('anabranch.version') is not null", &[])
-        .await
-        .map_err(failed("look for it"))?;
-    if !exists.get::<_, bool>(0) {
+    if !exists(client).await? {
         let create = "create schema if not exists anabranch; \
                       create table anabranch.version (version integer not null); \
                       insert into anabranch.version values (0)";

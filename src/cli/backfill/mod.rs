@@ -62,7 +62,7 @@ struct RequestArguments {
     condition: Option<String>,
     /// Only rows of these keys; the parts of a composite key are separated by `,`, and `,` and `\` inside a part
     /// are written `\,` and `\\`.
-    #[arg(long, value_name = "KEY", num_args = 1.., allow_hyphen_values = true)]
+    #[arg(long, value_name = "KEY", num_args = 1.., allow_negative_numbers = true)]
     keys: Vec<String>,
     /// The same from a file, one key a line; `-` for the standard input.
     #[arg(long, value_name = "FILE")]

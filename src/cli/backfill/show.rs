@@ -173,6 +173,9 @@ pub(super) fn item_state(item: &Item) -> String {
         Step::Waiting => "waits for its run".to_owned(),
         step => step.to_string(),
     };
+    if item.step == Step::Cancelled {
+        return text;
+    }
     if item.rows > 0 || item.elapsed.is_some() {
         text.push_str(&rows(item));
     }

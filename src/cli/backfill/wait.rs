@@ -241,14 +241,18 @@ impl Bars {
             self.all.remove(&bar);
         }
         for (name, (percent, state)) in current {
-            let bar = self.shown.entry(name.clone()).or_insert_with(|| {
-                let bar = self.all.add(ProgressBar::new(100));
-                bar.set_prefix(name);
-                bar
-            });
-            bar.set_style(style(percent.is_some()));
-            bar.set_message(state);
+            let style = style(percent.is_some());
+            if let Some(bar) = self.shown.get(&name) {
+                bar.set_style(style);
+                bar.set_message(state);
+                bar.set_position(percent.unwrap_or(0));
+                continue;
+            }
+            // Dressed before it is shown: what is added is drawn at once.
+            let bar = ProgressBar::with_draw_target(Some(100), ProgressDrawTarget::hidden());
+            let bar = bar.with_style(style).with_prefix(name.clone()).with_message(state);
             bar.set_position(percent.unwrap_or(0));
+            self.shown.insert(name, self.all.add(bar));
         }
     }
 

@@ -1,0 +1,11 @@
+//! Backfills as operators see them: asked for, withdrawn, slowed down, waited for, purged; in parts; while tables
+//! change; with two hosts. On a real server, by the binary.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod hosts;
+mod parts;
+mod requests;
+mod shop;
+
+#[path = "../scene/mod.rs"]
+mod scene;

@@ -1,0 +1,231 @@
+//! Asking for whole tables: requests, cancelling, pauses, rates, purges, waiting.
+
+use testkit::shop::PRODUCT_DOCUMENTS;
+
+use crate::{
+    scene::{SOON, hostile, products},
+    shop::{PRODUCTS, Shop},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_rebuilds_what_it_names_and_nothing_else() {
+    let shop = Shop::built(3000, 500).await;
+    let (products_table, orders_table) = (shop.scene.table("products"), shop.scene.table("orders"));
+    shop.check().await;
+    products_table.note_writes().unwrap();
+    orders_table.note_writes().unwrap();
+
+    shop.asked(&["request", PRODUCTS]);
+    shop.reached("products", 2).await;
+    let count: i64 = shop
+        .scene
+        .client
+        .query_one(&format!("select count(*) from ({PRODUCT_DOCUMENTS}) as d"), &[])
+        .await
+        .unwrap()
+        .get(0);
+    assert_eq!(products_table.written().unwrap().0, count.unsigned_abs(), "each document once");
+    assert_eq!(orders_table.written().unwrap().0, 0, "the other mapping is left alone");
+    assert_eq!(shop.scene.mapping("orders")["generation"], 1);
+    shop.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_takes_away_what_no_row_makes() {
+    let shop = Shop::built(2000, 100).await;
+    shop.check().await;
+    let file = rusqlite::Connection::open(shop.scene.host.path("out.db")).unwrap();
+    file.busy_timeout(SOON).unwrap();
+    file.execute_batch("insert into products (id, document) values ('orphan', '{}')").unwrap();
+
+    shop.asked(&["request", "products"]);
+    shop.reached("products", 2).await;
+    let orphan = || shop.scene.table("products").get("orphan").unwrap();
+    assert!(orphan().is_some(), "without a purge, what no row makes stays");
+
+    shop.asked(&["request", "products", "--purge"]);
+    shop.reached("products", 3).await;
+    assert_eq!(orphan(), None);
+    assert_eq!(shop.text("select purge::text from anabranch.mapping where name = 'products'").await, "false");
+    shop.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_during_a_run_wins_and_the_table_starts_over() {
+    let mut shop = Shop::new(12_000, 100).await;
+    shop.scene.host.start().unwrap();
+    shop.until_run("entity = 'public.products'").await;
+    shop.asked(&["rate", "2000", PRODUCTS]);
+    shop.until_run("entity = 'public.products' and rows > 0 and status = 'running'").await;
+    let first = shop.text("select run from anabranch.run where entity = 'public.products'").await;
+    shop.asked(&["request", PRODUCTS]);
+    shop.until_run(&format!("entity = 'public.products' and run <> '{first}'")).await;
+    let cancelled = shop.asked(&["cancel", PRODUCTS]);
+    shop.asked(&["rate", "none", PRODUCTS]);
+    shop.reached("products", 2).await;
+    shop.check().await;
+    let run =
+        shop.text("select run || ' ' || status from anabranch.run where entity = 'public.products'").await;
+    assert!(run.ends_with(" complete") && !run.starts_with(&first), "{run} after {first}: {cancelled}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cancelling_withdraws_what_has_not_begun_and_the_table_is_left_alone_until_asked() {
+    let mut shop = Shop::built(2000, 100).await;
+    shop.check().await;
+    shop.asked(&["pause"]);
+    shop.asked(&["request", PRODUCTS, "--purge"]);
+    shop.until_run("entity = 'public.products' and status = 'queued'").await;
+    shop.asked(&["cancel", PRODUCTS]);
+    shop.until_run("entity = 'public.products' and status = 'cancelled'").await;
+    shop.asked(&["resume"]);
+    shop.check().await;
+
+    // A new version: its documents are of the live stream alone, and nothing is read.
+    shop.scene.plugin("product-search", &products().version("1.1.0"));
+    let swapped = "select exists (select from anabranch.mapping where name = 'products'
+                   and identity -> 'transform' ->> 'version' = '1.1.0')";
+    shop.until("the new version", || swapped.to_owned()).await;
+    shop.scene.host.terminate(SOON).unwrap();
+    shop.scene.host.start().unwrap();
+    shop.scene.streaming().await;
+    shop.scene
+        .client
+        .batch_execute("update public.products set stock = stock + 1 where id = 7")
+        .await
+        .unwrap();
+    shop.scene.settled(PRODUCT_DOCUMENTS, "products").await;
+    let status = "select status from anabranch.run where entity = 'public.products'";
+    assert_eq!(shop.text(status).await, "cancelled");
+
+    shop.asked(&["request", PRODUCTS]);
+    shop.until("the request to be built", || {
+        "select exists (select from anabranch.mapping where name = 'products' and built = generation)"
+            .to_owned()
+    })
+    .await;
+    assert_eq!(shop.text(status).await, "complete");
+    shop.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_that_reads_is_not_cancelled() {
+    let mut shop = Shop::new(8000, 100).await;
+    shop.scene.host.start().unwrap();
+    shop.until_run("entity = 'public.products'").await;
+    shop.asked(&["rate", "2000"]);
+    shop.until_run("entity = 'public.products' and rows > 0").await;
+    shop.asked(&["cancel", PRODUCTS]);
+    shop.asked(&["rate", "none"]);
+    shop.reached("products", 1).await;
+    shop.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_is_found_without_its_notification_and_survives_kills() {
+    let mut shop = Shop::built(1000, 100).await;
+    let name = shop.scene.database.name.clone();
+    let silent = format!(
+        "insert into anabranch.request (installation, kind, target) values ('{name}', 'table', 'public.products')"
+    );
+    shop.scene.client.batch_execute(&silent).await.unwrap();
+    shop.reached("products", 2).await;
+
+    for generation in 3..8 {
+        shop.asked(&["request", "products"]);
+        shop.scene.host.kill().unwrap();
+        shop.scene.host.start().unwrap();
+        shop.reached("products", generation).await;
+    }
+    assert_eq!(shop.text("select count(*)::text from anabranch.request").await, "0");
+    shop.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_nobody_maps_stays_requested_until_somebody_does() {
+    let mut shop = Shop::built(500, 100).await;
+    shop.scene
+        .client
+        .batch_execute(
+            "create table public.lonely (id int primary key); insert into public.lonely values (1)",
+        )
+        .await
+        .unwrap();
+    let from = shop.scene.host.log_length();
+    shop.asked(&["request", "public.lonely"]);
+    shop.asked(&["request", "public.lonely"]);
+    shop.scene.host.wait_log(from, "the request waits until it is", SOON).await.unwrap();
+    assert_eq!(shop.text("select count(*)::text from anabranch.request").await, "1");
+    shop.asked(&["request", PRODUCTS]);
+    shop.reached("products", 2).await;
+    assert_eq!(shop.text("select target from anabranch.request").await, "public.lonely");
+    let warnings = shop.scene.host.log().matches("the request waits until it is").count();
+    assert_eq!(warnings, 1, "one warning a term");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_holds_reading_and_waiting_says_so() {
+    let mut shop = Shop::new(3000, 100).await;
+    // Before there is a host, and so a schema.
+    let (code, _) = shop.ask(&["wait", "--timeout", "1s"]);
+    assert_eq!(code, 3);
+    shop.scene.host.start().unwrap();
+    shop.reached("products", 1).await;
+    shop.asked(&["pause", PRODUCTS]);
+    shop.asked(&["request", PRODUCTS]);
+    shop.until_run("entity = 'public.products' and status = 'queued'").await;
+    // The stream goes on, and other tables are read.
+    shop.asked(&["request", "orders"]);
+    shop.reached("orders", 2).await;
+    shop.check().await;
+    let (code, shape) = shop.ask(&["wait", PRODUCTS, "--timeout", "2s"]);
+    assert_eq!(code, 3, "{shape}");
+    shop.asked(&["resume", PRODUCTS]);
+    shop.asked(&["wait", "--timeout", "120s"]);
+    assert_eq!(shop.scene.mapping("products")["built"], 2);
+    shop.asked(&["wait"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rate_is_kept_and_the_account_says_where_the_time_went() {
+    let mut shop = Shop::new(6000, 10).await;
+    shop.scene.host.start().unwrap();
+    shop.until_run("entity = 'public.products'").await;
+    shop.asked(&["rate", "1500", PRODUCTS]);
+    shop.reached("products", 1).await;
+    shop.asked(&["request", PRODUCTS]);
+    shop.reached("products", 2).await;
+    let report = shop.text("select report::text from anabranch.run where entity = 'public.products'").await;
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let of = |name: &str| report[name].as_u64().unwrap_or_else(|| panic!("{name} of {report}"));
+    let stages =
+        ["queued", "reading", "stream", "yielding", "transforming", "delivering", "throttled", "backoff"];
+    let accounted: u64 = stages.iter().map(|stage| of(&format!("{stage}_ms"))).sum();
+    assert_eq!(of("rows"), 6000);
+    assert!(of("bytes") > 6000 * 100 && of("chunks") >= 12, "{report}");
+    // 6000 rows at 1500 a second cannot take less than three seconds after the first page.
+    assert!(of("wall_ms") >= 2500 && of("throttled_ms") * 2 > of("wall_ms"), "{report}");
+    assert!(accounted * 100 >= of("wall_ms") * 95 && accounted <= of("wall_ms") + 8, "{report}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_ends_with_the_last_error_where_a_mapping_fails() {
+    let mut shop = Shop::built(500, 100).await;
+    shop.scene.host.terminate(SOON).unwrap();
+    shop.scene.config(&format!(
+        "{}\n[[map]]\nname = \"broken\"\ntable = \"public.products\"\ntransform = \"hostile\"\nsink = \"out\"\n\
+         destination = \"broken\"\nconfig = {{ mode = \"trap\" }}\n",
+        crate::shop::TWO
+    ));
+    shop.scene.plugin("hostile", &hostile());
+    shop.scene.host.start().unwrap();
+    let error = shop.scene.error_of("broken").await;
+    let (code, shape) = shop.ask(&["wait", "broken", "--timeout", "60s"]);
+    assert_eq!(code, 1, "{shape}");
+    assert!(shape.to_string().contains("hostile"), "{shape} does not tell {error}");
+    // Nobody else suffers.
+    shop.asked(&["request", "products", "orders"]);
+    shop.reached("products", 2).await;
+    shop.reached("orders", 2).await;
+    shop.check().await;
+}
