@@ -279,8 +279,7 @@ impl<'de> Deserializer<'de> for Column<'de, '_> {
         if self.absent {
             return Err(self.nothing());
         }
-        if self.reader.at_nil() {
-            self.reader.next()?;
+        if self.reader.take_nil() {
             return visitor.visit_none();
         }
         visitor.visit_some(self)
@@ -302,6 +301,22 @@ impl<'de> Deserializer<'de> for Column<'de, '_> {
                 None => Err(RowError::new("is not json; `RawJson` takes json and jsonb columns")),
             },
             _ => visitor.visit_newtype_struct(self),
+        }
+    }
+
+    #[inline]
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, RowError> {
+        match self.reader.take_text() {
+            Some(text) => visitor.visit_borrowed_str(text),
+            None => self.present(visitor),
+        }
+    }
+
+    #[inline]
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, RowError> {
+        match self.reader.take_bool() {
+            Some(value) => visitor.visit_bool(value),
+            None => self.present(visitor),
         }
     }
 
@@ -362,9 +377,9 @@ impl<'de> Deserializer<'de> for Column<'de, '_> {
     }
 
     present! {
-        deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
         deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_char
-        deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_unit
+        deserialize_string deserialize_bytes deserialize_byte_buf deserialize_unit
         deserialize_seq deserialize_map deserialize_identifier
     }
 }
