@@ -115,6 +115,22 @@ impl<'a> Reader<'a> {
         Some(marker == 0xc3)
     }
 
+    /// An unsigned number, where one comes next; otherwise nothing is read.
+    #[inline]
+    fn take_unsigned(&mut self) -> Option<u64> {
+        let (&marker, rest) = self.rest.split_first()?;
+        let (number, rest) = match marker {
+            0x00..=0x7f => (u64::from(marker), rest),
+            0xcc => rest.split_first().map(|(n, rest)| (u64::from(*n), rest))?,
+            0xcd => rest.split_first_chunk().map(|(n, rest)| (u64::from(u16::from_be_bytes(*n)), rest))?,
+            0xce => rest.split_first_chunk().map(|(n, rest)| (u64::from(u32::from_be_bytes(*n)), rest))?,
+            0xcf => rest.split_first_chunk().map(|(n, rest)| (u64::from_be_bytes(*n), rest))?,
+            _ => return None,
+        };
+        self.rest = rest;
+        Some(number)
+    }
+
     /// A short list's length, where one comes next; otherwise nothing is read.
     #[inline]
     fn take_short(&mut self, fix: u8) -> Option<usize> {
@@ -235,12 +251,12 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// The next value and what is behind it, where it is a scalar whose header has at most one byte of length.
+    /// The next value and what is behind it, where it is empty or a scalar whose header has at most one byte of length.
     #[inline]
     fn short_ahead(&self) -> Option<(&'a [u8], &'a [u8])> {
         let (&marker, rest) = self.rest.split_first()?;
         let whole = match marker {
-            0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => 0,
+            0x00..=0x80 | 0x90 | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => 0,
             0xa0..=0xbf => usize::from(marker & 0x1f),
             0xc4 | 0xd9 => 1 + usize::from(*rest.first()?),
             0xc7 => 2 + usize::from(*rest.first()?),
@@ -292,9 +308,8 @@ impl<'a> Reader<'a> {
 
     #[inline]
     pub(crate) fn unsigned(&mut self) -> Result<u64, Malformed> {
-        if let [small @ 0..0x80, rest @ ..] = self.rest {
-            self.rest = rest;
-            return Ok(u64::from(*small));
+        if let Some(number) = self.take_unsigned() {
+            return Ok(number);
         }
         match self.next()? {
             Token::Unsigned(number) => Ok(number),
@@ -302,10 +317,13 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
+        if let Some(number) = self.take_unsigned() {
+            return i64::try_from(number).or_else(|_| self.fail("an integer"));
+        }
         match self.next()? {
             Token::Signed(number) => Ok(number),
-            Token::Unsigned(number) if i64::try_from(number).is_ok() => Ok(number as i64),
             _ => self.fail("an integer"),
         }
     }
@@ -386,5 +404,120 @@ pub(crate) mod write {
         body(out);
         let len = (out.len() - start) as u32;
         out[start - 4..start].copy_from_slice(&len.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every marker, each with several kinds of what may be behind it, also cut short.
+    fn beginnings() -> impl Iterator<Item = Vec<u8>> {
+        let behind: [&[u8]; 5] = [&[0, 1, 1], &[1, 1], &[0, 0, 0, 1, 1], &[2, 1, 0], &[0x7f; 9]];
+        let kinds = behind.into_iter().flat_map(|head| {
+            let whole = [head, &[b'a'; 40]].concat();
+            [0, 1, 2, 3, 5, 9, whole.len()].map(|cut| whole[..cut.min(whole.len())].to_vec())
+        });
+        let kinds: Vec<_> = kinds.collect();
+        (0..=0xff).flat_map(move |marker| {
+            kinds.clone().into_iter().map(move |kind| [&[marker][..], &kind].concat())
+        })
+    }
+
+    /// Reads with a short cut; checks that it gives what the long way does, and reads as far.
+    fn check<T: PartialEq + std::fmt::Debug>(
+        bytes: &[u8],
+        read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+        expected: impl FnOnce(Token<'_>) -> Option<T>,
+    ) {
+        let (mut short, mut long) = (Reader::new(bytes), Reader::new(bytes));
+        let expected = long.next().ok().and_then(expected);
+        let read = read(&mut short);
+        assert_eq!(read, expected, "{bytes:x?}");
+        if read.is_some() {
+            assert_eq!(short.at(), long.at(), "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn short_cuts_read_what_the_long_way_does() {
+        for bytes in beginnings() {
+            let text = |token: Token<'_>| match token {
+                Token::Str(text) => Some(text.to_owned()),
+                _ => None,
+            };
+            check(&bytes, |reader| reader.text().ok().map(str::to_owned), text);
+            check(
+                &bytes,
+                |reader| reader.optional_text().ok().map(|text| text.map(str::to_owned)),
+                |token| if token == Token::Nil { Some(None) } else { text(token).map(Some) },
+            );
+            check(
+                &bytes,
+                |reader| reader.unsigned().ok(),
+                |token| match token {
+                    Token::Unsigned(number) => Some(number),
+                    _ => None,
+                },
+            );
+            check(
+                &bytes,
+                |reader| reader.signed().ok(),
+                |token| match token {
+                    Token::Unsigned(number) => i64::try_from(number).ok(),
+                    Token::Signed(number) => Some(number),
+                    _ => None,
+                },
+            );
+            check(
+                &bytes,
+                |reader| reader.array().ok(),
+                |token| match token {
+                    Token::Array(len) => Some(len),
+                    _ => None,
+                },
+            );
+            check(
+                &bytes,
+                |reader| reader.json().ok().flatten().map(str::to_owned),
+                |token| match token {
+                    Token::Ext(1, bytes) => Some(Reader::utf8(bytes).to_owned()),
+                    _ => None,
+                },
+            );
+            check(
+                &bytes,
+                |reader| reader.take_nil().then_some(()),
+                |token| (token == Token::Nil).then_some(()),
+            );
+            check(
+                &bytes,
+                |reader| reader.take_bool(),
+                |token| match token {
+                    Token::Bool(value) => Some(value),
+                    _ => None,
+                },
+            );
+        }
+    }
+
+    #[test]
+    fn skipping_goes_as_far_as_reading() {
+        fn read(reader: &mut Reader<'_>) -> Result<(), Malformed> {
+            let inner = match reader.next()? {
+                Token::Array(len) => len,
+                Token::Map(len) => 2 * len,
+                _ => 0,
+            };
+            (0..inner).try_for_each(|_| read(reader))
+        }
+        for bytes in beginnings() {
+            let (mut skipped, mut whole) = (Reader::new(&bytes), Reader::new(&bytes));
+            let expected = read(&mut whole);
+            assert_eq!(skipped.skip().is_ok(), expected.is_ok(), "{bytes:x?}");
+            if expected.is_ok() {
+                assert_eq!(skipped.at(), whole.at(), "{bytes:x?}");
+            }
+        }
     }
 }

@@ -64,7 +64,12 @@ pub(crate) struct Absent<'de>(pub(crate) Option<Reader<'de>>);
 impl Absent<'_> {
     #[inline]
     fn contains(&self, position: usize) -> bool {
-        let Some(mut reader) = self.0 else { return false };
+        self.0.is_some_and(|reader| Self::listed(reader, position))
+    }
+
+    /// Rare, and so out of the way of what reads rows.
+    #[cold]
+    fn listed(mut reader: Reader<'_>, position: usize) -> bool {
         let Ok(count) = reader.array() else { return false };
         (0..count).any(|_| reader.unsigned().is_ok_and(|listed| listed == position as u64))
     }

@@ -227,14 +227,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_escaped_at_every_place() {
+    fn every_byte_is_escaped_at_every_place_of_every_length() {
         for special in (0..0x80u8).map(char::from) {
-            for before in 0..40 {
-                let text = format!("{}{special}{}", "é".repeat(before / 2), "x".repeat(40 - before));
+            for (len, before) in (1..40).flat_map(|len| (0..len).map(move |before| (len, before))) {
+                let text = format!("{}{special}{}", "é".repeat(before / 2), "x".repeat(len - before - 1));
                 let mut written = Vec::new();
                 push_json(&text, &mut written);
                 assert_eq!(serde_json::from_slice::<String>(&written).unwrap(), text);
             }
+        }
+    }
+
+    #[test]
+    fn keys_stand_between_comma_and_colon() {
+        for key in ["", "a", "title", "twelve bytes", "thirteen byte", "with \"quotes\"", "\n", "é"] {
+            let mut written = b"{".to_vec();
+            push_key(true, key, &mut written);
+            written.push(b'1');
+            push_key(false, key, &mut written);
+            written.extend_from_slice(b"2}");
+            let quoted = serde_json::to_string(key).unwrap();
+            assert_eq!(String::from_utf8(written).unwrap(), format!("{{{quoted}:1,{quoted}:2}}"));
         }
     }
 
