@@ -18,7 +18,8 @@ fn has_special(word: u64) -> bool {
     (control | zeros(word ^ (ONES * 0x22)) | zeros(word ^ (ONES * 0x5c))) & (ONES * 0x80) != 0
 }
 
-/// Which bytes of a block must be escaped, one bit each: controls, the quote, the backslash.
+/// Which bytes of a block must be escaped, one bit each: controls, the quote, the backslash. Vectors of 128 bits
+/// are part of WebAssembly 2.0, and so of every host of components; the compiler needs leave to use them.
 #[cfg(target_arch = "wasm32")]
 #[target_feature(enable = "simd128")]
 #[inline]
