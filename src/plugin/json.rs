@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use crate::pgoutput::text::find_special;
+
 /// How deep documents may be nested.
 pub(super) const DEPTH: usize = 128;
 
@@ -26,68 +28,19 @@ pub(super) enum Invalid {
 
 /// Checks that `text` is one JSON text (RFC 8259), nested at most [`DEPTH`] deep.
 pub(super) fn validate(text: &str) -> Result<(), JsonError> {
-    let mut scan = Scan { bytes: text.as_bytes(), at: 0, seen: 0 };
+    let mut scan = Scan { bytes: text.as_bytes(), at: 0 };
     scan.document().map_err(|problem| JsonError { at: scan.at, problem })
 }
 
-/// The same for bytes that need not be UTF-8. Where all are ASCII, as the scan finds on its way, they are not
-/// looked at again.
+/// The same for bytes that need not be UTF-8.
 pub(super) fn validate_bytes(bytes: &[u8]) -> Result<(), Invalid> {
-    let mut scan = Scan { bytes, at: 0, seen: 0 };
-    let scanned = scan.document().map_err(|problem| JsonError { at: scan.at, problem });
-    if (scanned.is_err() || scan.seen & HIGHS != 0) && simdutf8::basic::from_utf8(bytes).is_err() {
-        return Err(Invalid::Utf8);
-    }
-    scanned.map_err(Invalid::Json)
-}
-
-const HIGHS: u64 = 0x8080_8080_8080_8080;
-
-/// Where the first quote, backslash or control character is; eight bytes are looked at at once. The bytes that
-/// were passed are added to `seen`.
-#[inline]
-fn stop(bytes: &[u8], seen: &mut u64) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    let mut clean = 0;
-    // Most of a text has nothing of the kind: wide steps, which compile to vectors.
-    for chunk in bytes.as_chunks::<32>().0 {
-        let (mut stops, mut all) = (false, 0u8);
-        for &byte in chunk {
-            stops |= byte < 0x20 || byte == b'"' || byte == b'\\';
-            all |= byte;
-        }
-        if stops {
-            break;
-        }
-        *seen |= u64::from(all);
-        clean += 32;
-    }
-    let bytes = &bytes[clean..];
-    // High bits where a byte is zero; above the first such byte there may be more.
-    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & HIGHS;
-    let (words, tail) = bytes.as_chunks::<8>();
-    for (at, word) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        *seen |= word;
-        let control = word.wrapping_sub(ONES * 0x20) & !word & HIGHS;
-        let stops = control | zeros(word ^ (ONES * 0x22)) | zeros(word ^ (ONES * 0x5c));
-        if stops != 0 {
-            return Some(clean + at * 8 + stops.trailing_zeros() as usize / 8);
-        }
-    }
-    let stops = |byte: &u8| {
-        *seen |= u64::from(*byte);
-        *byte < 0x20 || *byte == b'"' || *byte == b'\\'
-    };
-    tail.iter().position(stops).map(|at| clean + bytes.len() - tail.len() + at)
+    let text = simdutf8::basic::from_utf8(bytes).map_err(|_| Invalid::Utf8)?;
+    validate(text).map_err(Invalid::Json)
 }
 
 struct Scan<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// All bytes of strings, or-ed together: high bits where one of them is not ASCII. Outside of strings such
-    /// a byte is an error.
-    seen: u64,
 }
 
 type Scanned<T = ()> = Result<T, &'static str>;
@@ -211,10 +164,8 @@ impl Scan<'_> {
     fn string(&mut self) -> Scanned {
         self.at += 1;
         loop {
-            let rest = &self.bytes[self.at..];
-            let run = stop(rest, &mut self.seen).ok_or("a string has no end")?;
-            self.at += run;
-            match rest[run] {
+            self.at += find_special(&self.bytes[self.at..]);
+            match self.peek().ok_or("a string has no end")? {
                 b'"' => {
                     self.at += 1;
                     return Ok(());

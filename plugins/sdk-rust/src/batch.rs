@@ -130,7 +130,7 @@ fn header(batch: &[u8]) -> Result<Header<'_>, Failure> {
             _ => reader.skip()?,
         }
     }
-    let changes = changes.ok_or(Malformed { at: reader.at, expected: "`changes`" })?;
+    let changes = changes.ok_or(Malformed { at: reader.at(), expected: "`changes`" })?;
     Ok(Header { columns, origin, changes })
 }
 
@@ -192,19 +192,20 @@ fn change<'a, T: Transform>(
 /// A reader at the tuple, which is stepped over.
 #[inline]
 fn tuple<'a>(reader: &mut Reader<'a>) -> Result<Option<Reader<'a>>, Malformed> {
-    let start = *reader;
-    if reader.next()? == Token::Nil {
+    if reader.take_nil() {
         return Ok(None);
     }
-    *reader = start;
+    let start = *reader;
     reader.skip()?;
     Ok(Some(start))
 }
 
 fn absent<'a>(reader: &mut Reader<'a>) -> Result<(Absent<'a>, Absent<'a>), Malformed> {
+    if reader.take_nil() {
+        return Ok((Absent(None), Absent(None)));
+    }
     let start = *reader;
     match reader.next()? {
-        Token::Nil => Ok((Absent(None), Absent(None))),
         Token::Array(2) => {
             let new = *reader;
             reader.skip()?;
@@ -212,6 +213,6 @@ fn absent<'a>(reader: &mut Reader<'a>) -> Result<(Absent<'a>, Absent<'a>), Malfo
             reader.skip()?;
             Ok((Absent(Some(new)), Absent(Some(old))))
         }
-        _ => Err(Malformed { at: start.at, expected: "nil or two lists of positions" }),
+        _ => Err(Malformed { at: start.at(), expected: "nil or two lists of positions" }),
     }
 }

@@ -49,6 +49,7 @@ mod json;
 mod msgpack;
 mod row;
 pub mod testing;
+mod text;
 mod value;
 
 pub use answer::{Answer, Document, IntoAnswer, Outcomes};

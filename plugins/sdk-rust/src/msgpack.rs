@@ -24,24 +24,31 @@ pub(crate) enum Token<'a> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a> {
-    bytes: &'a [u8],
-    pub(crate) at: usize,
+    /// What was not read yet.
+    rest: &'a [u8],
+    size: usize,
 }
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
+        Self { rest: bytes, size: bytes.len() }
     }
 
+    /// How many bytes were read.
+    pub(crate) fn at(&self) -> usize {
+        self.size - self.rest.len()
+    }
+
+    #[cold]
     fn fail<T>(&self, expected: &'static str) -> Result<T, Malformed> {
-        Err(Malformed { at: self.at, expected })
+        Err(Malformed { at: self.at(), expected })
     }
 
     #[inline]
     fn take(&mut self, len: usize) -> Result<&'a [u8], Malformed> {
-        match self.bytes.get(self.at..).and_then(|rest| rest.get(..len)) {
-            Some(taken) => {
-                self.at += len;
+        match self.rest.split_at_checked(len) {
+            Some((taken, rest)) => {
+                self.rest = rest;
                 Ok(taken)
             }
             None => self.fail("more bytes"),
@@ -50,9 +57,13 @@ impl<'a> Reader<'a> {
 
     #[inline]
     fn number<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let mut number = [0; N];
-        number.copy_from_slice(self.take(N)?);
-        Ok(number)
+        match self.rest.split_first_chunk() {
+            Some((number, rest)) => {
+                self.rest = rest;
+                Ok(*number)
+            }
+            None => self.fail("more bytes"),
+        }
     }
 
     /// Strings of a batch are UTF-8: the host says so (`wit/v1/payload-msgpack.md`), as it does for every
@@ -71,9 +82,77 @@ impl<'a> Reader<'a> {
         Ok(Token::Str(Self::utf8(self.take(len)?)))
     }
 
+    /// Takes what begins with a marker and a length, where that is what comes next; otherwise nothing is read. For
+    /// what most of a batch is, this is all, and stands where it is used.
+    #[inline]
+    fn take_sized(&mut self, length: impl FnOnce(u8, &[u8]) -> Option<(usize, usize)>) -> Option<&'a [u8]> {
+        let (&marker, rest) = self.rest.split_first()?;
+        let (header, len) = length(marker, rest)?;
+        let (taken, rest) = rest.get(header..)?.split_at_checked(len)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    /// A string, where one comes next; otherwise nothing is read.
+    #[inline]
+    pub(crate) fn take_text(&mut self) -> Option<&'a str> {
+        let bytes = self.take_sized(|marker, rest| {
+            Some(match marker {
+                0xa0..=0xbf => (0, usize::from(marker & 0x1f)),
+                0xd9 => (1, usize::from(*rest.first()?)),
+                0xda => (2, usize::from(u16::from_be_bytes(*rest.first_chunk()?))),
+                _ => return None,
+            })
+        })?;
+        Some(Self::utf8(bytes))
+    }
+
+    /// A truth value, where one comes next; otherwise nothing is read.
+    #[inline]
+    pub(crate) fn take_bool(&mut self) -> Option<bool> {
+        let (&marker @ (0xc2 | 0xc3), rest) = self.rest.split_first()? else { return None };
+        self.rest = rest;
+        Some(marker == 0xc3)
+    }
+
+    /// An unsigned number, where one comes next; otherwise nothing is read.
+    #[inline]
+    fn take_unsigned(&mut self) -> Option<u64> {
+        let (&marker, rest) = self.rest.split_first()?;
+        let (number, rest) = match marker {
+            0x00..=0x7f => (u64::from(marker), rest),
+            0xcc => rest.split_first().map(|(n, rest)| (u64::from(*n), rest))?,
+            0xcd => rest.split_first_chunk().map(|(n, rest)| (u64::from(u16::from_be_bytes(*n)), rest))?,
+            0xce => rest.split_first_chunk().map(|(n, rest)| (u64::from(u32::from_be_bytes(*n)), rest))?,
+            0xcf => rest.split_first_chunk().map(|(n, rest)| (u64::from_be_bytes(*n), rest))?,
+            _ => return None,
+        };
+        self.rest = rest;
+        Some(number)
+    }
+
+    /// A short list's length, where one comes next; otherwise nothing is read.
+    #[inline]
+    fn take_short(&mut self, fix: u8) -> Option<usize> {
+        let (&marker, rest) = self.rest.split_first()?;
+        if marker & 0xf0 != fix {
+            return None;
+        }
+        self.rest = rest;
+        Some(usize::from(marker & 0x0f))
+    }
+
     /// JSON text (ext 1); none where it is something else.
     #[inline]
     pub(crate) fn json(&mut self) -> Result<Option<&'a str>, Malformed> {
+        let bytes = self.take_sized(|marker, rest| match (marker, rest) {
+            (0xc7, &[len, 1, ..]) => Some((2, usize::from(len))),
+            (0xc8, &[high, low, 1, ..]) => Some((3, usize::from(u16::from_be_bytes([high, low])))),
+            _ => None,
+        });
+        if let Some(bytes) = bytes {
+            return Ok(Some(Self::utf8(bytes)));
+        }
         Ok(match self.next()? {
             Token::Ext(1, bytes) => Some(Self::utf8(bytes)),
             _ => None,
@@ -83,7 +162,7 @@ impl<'a> Reader<'a> {
     /// Whether nil comes next.
     #[inline]
     pub(crate) fn at_nil(&self) -> bool {
-        self.bytes.get(self.at) == Some(&0xc0)
+        self.rest.first() == Some(&0xc0)
     }
 
     fn ext(&mut self, len: usize) -> Result<Token<'a>, Malformed> {
@@ -91,8 +170,15 @@ impl<'a> Reader<'a> {
         Ok(Token::Ext(kind as i8, self.take(len)?))
     }
 
-    /// Reads the next value, or the header of the next array or map.
+    /// Takes nil, where it comes next.
     #[inline]
+    pub(crate) fn take_nil(&mut self) -> bool {
+        let [0xc0, rest @ ..] = self.rest else { return false };
+        self.rest = rest;
+        true
+    }
+
+    /// Reads the next value, or the header of the next array or map.
     pub(crate) fn next(&mut self) -> Result<Token<'a>, Malformed> {
         let [marker] = self.number()?;
         Ok(match marker {
@@ -146,10 +232,16 @@ impl<'a> Reader<'a> {
     }
 
     /// Steps over one whole value.
+    #[inline]
     pub(crate) fn skip(&mut self) -> Result<(), Malformed> {
         let mut left = 1usize;
         while left > 0 {
             left -= 1;
+            // Every column of every row comes by here.
+            if let Some((_, rest)) = self.short_ahead() {
+                self.rest = rest;
+                continue;
+            }
             match self.next()? {
                 Token::Array(len) => left = left.saturating_add(len),
                 Token::Map(len) => left = left.saturating_add(len.saturating_mul(2)),
@@ -159,7 +251,25 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// The next value and what is behind it, where it is empty or a scalar whose header has at most one byte of length.
+    #[inline]
+    fn short_ahead(&self) -> Option<(&'a [u8], &'a [u8])> {
+        let (&marker, rest) = self.rest.split_first()?;
+        let whole = match marker {
+            0x00..=0x80 | 0x90 | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => 0,
+            0xa0..=0xbf => usize::from(marker & 0x1f),
+            0xc4 | 0xd9 => 1 + usize::from(*rest.first()?),
+            0xc7 => 2 + usize::from(*rest.first()?),
+            _ => return None,
+        };
+        rest.split_at_checked(whole)
+    }
+
+    #[inline]
     pub(crate) fn array(&mut self) -> Result<usize, Malformed> {
+        if let Some(len) = self.take_short(0x90) {
+            return Ok(len);
+        }
         match self.next()? {
             Token::Array(len) => Ok(len),
             _ => self.fail("an array"),
@@ -173,14 +283,22 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn text(&mut self) -> Result<&'a str, Malformed> {
+        if let Some(text) = self.take_text() {
+            return Ok(text);
+        }
         match self.next()? {
             Token::Str(text) => Ok(text),
             _ => self.fail("a string"),
         }
     }
 
+    #[inline]
     pub(crate) fn optional_text(&mut self) -> Result<Option<&'a str>, Malformed> {
+        if let Some(text) = self.take_text() {
+            return Ok(Some(text));
+        }
         match self.next()? {
             Token::Nil => Ok(None),
             Token::Str(text) => Ok(Some(text)),
@@ -188,17 +306,24 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub(crate) fn unsigned(&mut self) -> Result<u64, Malformed> {
+        if let Some(number) = self.take_unsigned() {
+            return Ok(number);
+        }
         match self.next()? {
             Token::Unsigned(number) => Ok(number),
             _ => self.fail("an unsigned integer"),
         }
     }
 
+    #[inline]
     pub(crate) fn signed(&mut self) -> Result<i64, Malformed> {
+        if let Some(number) = self.take_unsigned() {
+            return i64::try_from(number).or_else(|_| self.fail("an integer"));
+        }
         match self.next()? {
             Token::Signed(number) => Ok(number),
-            Token::Unsigned(number) if i64::try_from(number).is_ok() => Ok(number as i64),
             _ => self.fail("an integer"),
         }
     }
@@ -279,5 +404,120 @@ pub(crate) mod write {
         body(out);
         let len = (out.len() - start) as u32;
         out[start - 4..start].copy_from_slice(&len.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every marker, each with several kinds of what may be behind it, also cut short.
+    fn beginnings() -> impl Iterator<Item = Vec<u8>> {
+        let behind: [&[u8]; 5] = [&[0, 1, 1], &[1, 1], &[0, 0, 0, 1, 1], &[2, 1, 0], &[0x7f; 9]];
+        let kinds = behind.into_iter().flat_map(|head| {
+            let whole = [head, &[b'a'; 40]].concat();
+            [0, 1, 2, 3, 5, 9, whole.len()].map(|cut| whole[..cut.min(whole.len())].to_vec())
+        });
+        let kinds: Vec<_> = kinds.collect();
+        (0..=0xff).flat_map(move |marker| {
+            kinds.clone().into_iter().map(move |kind| [&[marker][..], &kind].concat())
+        })
+    }
+
+    /// Reads with a short cut; checks that it gives what the long way does, and reads as far.
+    fn check<T: PartialEq + std::fmt::Debug>(
+        bytes: &[u8],
+        read: impl FnOnce(&mut Reader<'_>) -> Option<T>,
+        expected: impl FnOnce(Token<'_>) -> Option<T>,
+    ) {
+        let (mut short, mut long) = (Reader::new(bytes), Reader::new(bytes));
+        let expected = long.next().ok().and_then(expected);
+        let read = read(&mut short);
+        assert_eq!(read, expected, "{bytes:x?}");
+        if read.is_some() {
+            assert_eq!(short.at(), long.at(), "{bytes:x?}");
+        }
+    }
+
+    #[test]
+    fn short_cuts_read_what_the_long_way_does() {
+        for bytes in beginnings() {
+            let text = |token: Token<'_>| match token {
+                Token::Str(text) => Some(text.to_owned()),
+                _ => None,
+            };
+            check(&bytes, |reader| reader.text().ok().map(str::to_owned), text);
+            check(
+                &bytes,
+                |reader| reader.optional_text().ok().map(|text| text.map(str::to_owned)),
+                |token| if token == Token::Nil { Some(None) } else { text(token).map(Some) },
+            );
+            check(
+                &bytes,
+                |reader| reader.unsigned().ok(),
+                |token| match token {
+                    Token::Unsigned(number) => Some(number),
+                    _ => None,
+                },
+            );
+            check(
+                &bytes,
+                |reader| reader.signed().ok(),
+                |token| match token {
+                    Token::Unsigned(number) => i64::try_from(number).ok(),
+                    Token::Signed(number) => Some(number),
+                    _ => None,
+                },
+            );
+            check(
+                &bytes,
+                |reader| reader.array().ok(),
+                |token| match token {
+                    Token::Array(len) => Some(len),
+                    _ => None,
+                },
+            );
+            check(
+                &bytes,
+                |reader| reader.json().ok().flatten().map(str::to_owned),
+                |token| match token {
+                    Token::Ext(1, bytes) => Some(Reader::utf8(bytes).to_owned()),
+                    _ => None,
+                },
+            );
+            check(
+                &bytes,
+                |reader| reader.take_nil().then_some(()),
+                |token| (token == Token::Nil).then_some(()),
+            );
+            check(
+                &bytes,
+                |reader| reader.take_bool(),
+                |token| match token {
+                    Token::Bool(value) => Some(value),
+                    _ => None,
+                },
+            );
+        }
+    }
+
+    #[test]
+    fn skipping_goes_as_far_as_reading() {
+        fn read(reader: &mut Reader<'_>) -> Result<(), Malformed> {
+            let inner = match reader.next()? {
+                Token::Array(len) => len,
+                Token::Map(len) => 2 * len,
+                _ => 0,
+            };
+            (0..inner).try_for_each(|_| read(reader))
+        }
+        for bytes in beginnings() {
+            let (mut skipped, mut whole) = (Reader::new(&bytes), Reader::new(&bytes));
+            let expected = read(&mut whole);
+            assert_eq!(skipped.skip().is_ok(), expected.is_ok(), "{bytes:x?}");
+            if expected.is_ok() {
+                assert_eq!(skipped.at(), whole.at(), "{bytes:x?}");
+            }
+        }
     }
 }

@@ -64,7 +64,12 @@ pub(crate) struct Absent<'de>(pub(crate) Option<Reader<'de>>);
 impl Absent<'_> {
     #[inline]
     fn contains(&self, position: usize) -> bool {
-        let Some(mut reader) = self.0 else { return false };
+        self.0.is_some_and(|reader| Self::listed(reader, position))
+    }
+
+    /// Rare, and so out of the way of what reads rows.
+    #[cold]
+    fn listed(mut reader: Reader<'_>, position: usize) -> bool {
         let Ok(count) = reader.array() else { return false };
         (0..count).any(|_| reader.unsigned().is_ok_and(|listed| listed == position as u64))
     }
@@ -279,8 +284,7 @@ impl<'de> Deserializer<'de> for Column<'de, '_> {
         if self.absent {
             return Err(self.nothing());
         }
-        if self.reader.at_nil() {
-            self.reader.next()?;
+        if self.reader.take_nil() {
             return visitor.visit_none();
         }
         visitor.visit_some(self)
@@ -302,6 +306,22 @@ impl<'de> Deserializer<'de> for Column<'de, '_> {
                 None => Err(RowError::new("is not json; `RawJson` takes json and jsonb columns")),
             },
             _ => visitor.visit_newtype_struct(self),
+        }
+    }
+
+    #[inline]
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, RowError> {
+        match self.reader.take_text() {
+            Some(text) => visitor.visit_borrowed_str(text),
+            None => self.present(visitor),
+        }
+    }
+
+    #[inline]
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, RowError> {
+        match self.reader.take_bool() {
+            Some(value) => visitor.visit_bool(value),
+            None => self.present(visitor),
         }
     }
 
@@ -362,9 +382,9 @@ impl<'de> Deserializer<'de> for Column<'de, '_> {
     }
 
     present! {
-        deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
+        deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_i128
         deserialize_u8 deserialize_u16 deserialize_u32 deserialize_u64 deserialize_u128 deserialize_char
-        deserialize_str deserialize_string deserialize_bytes deserialize_byte_buf deserialize_unit
+        deserialize_string deserialize_bytes deserialize_byte_buf deserialize_unit
         deserialize_seq deserialize_map deserialize_identifier
     }
 }

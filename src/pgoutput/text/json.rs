@@ -1,6 +1,6 @@
 //! Whether a text is JSON, without recursion: Postgres allows deeper nesting than parsers usually do.
 
-use super::number::json_number;
+use super::{escape::find_special, number::json_number};
 
 /// The open containers, one bit each: whether it is an object.
 #[derive(Default)]
@@ -53,13 +53,13 @@ impl Scanner<'_> {
     /// The rest of a string whose quote was passed over.
     fn string(&mut self) -> Option<()> {
         loop {
+            self.at += find_special(&self.text[self.at..]);
             let byte = *self.text.get(self.at)?;
             self.at += 1;
             match byte {
                 b'"' => return Some(()),
                 b'\\' => self.escape()?,
-                0..0x20 => return None,
-                _ => {}
+                _ => return None,
             }
         }
     }

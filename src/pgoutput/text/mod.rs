@@ -21,6 +21,7 @@ mod time;
 use std::str;
 
 pub use encoder::{Container, Encoder, JSON_EXTENSION, JsonEncoder, MsgpackEncoder};
+pub(crate) use escape::find_special;
 
 use crate::model::ValueType;
 

@@ -17,8 +17,8 @@ use crate::{
 /// Reads a whole reply.
 pub(super) fn read(reply: &[u8], answers: &mut Answers<'_>) -> Result<(), ReplyProblem> {
     answers.begin(reply.len())?;
-    let text =
-        std::str::from_utf8(reply).map_err(|error| ReplyProblem::at(error.valid_up_to(), "not UTF-8"))?;
+    let text = simdutf8::compat::from_utf8(reply)
+        .map_err(|error| ReplyProblem::at(error.valid_up_to(), "not UTF-8"))?;
     let mut state = State { text, answers, problem: None };
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let read = deserializer.deserialize_seq(&mut state);
@@ -66,7 +66,7 @@ impl<'t> State<'t, '_, '_> {
     fn document(&mut self, first: usize, document: &RawDocument<'t>) -> Option<Problem> {
         let body = document.document.get();
         // Its form was checked while it was read; its depth was not.
-        if body.bytes().filter(|byte| matches!(byte, b'[' | b'{')).count() > json::DEPTH
+        if memchr::memchr2_iter(b'[', b'{', body.as_bytes()).nth(json::DEPTH).is_some()
             && let Err(error) = json::validate(body)
         {
             return Some(Problem::Json(error));

@@ -54,6 +54,21 @@ trait Envelope: Encoder {
     }
 }
 
+/// A number in hex digits, as Postgres writes the halves of an LSN; one stands in each change.
+fn push_hex(mut number: u64, out: &mut Vec<u8>) {
+    let mut digits = [0; 16];
+    let mut at = digits.len();
+    loop {
+        at -= 1;
+        digits[at] = b"0123456789ABCDEF"[(number & 15) as usize];
+        number >>= 4;
+        if number == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
 impl Envelope for JsonEncoder<'_> {
     fn list(&mut self, _len: usize) {
         self.out.push(b'[');
@@ -79,9 +94,11 @@ impl Envelope for JsonEncoder<'_> {
     }
 
     fn lsn(&mut self, lsn: Lsn) {
-        use std::io::Write;
-        // Writing to a Vec cannot fail.
-        let _ = write!(self.out, "\"{lsn}\"");
+        self.out.push(b'"');
+        push_hex(lsn.0 >> 32, self.out);
+        self.out.push(b'/');
+        push_hex(lsn.0 & 0xffff_ffff, self.out);
+        self.out.push(b'"');
     }
 
     fn open(&mut self) -> usize {
