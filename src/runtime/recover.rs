@@ -5,7 +5,10 @@
 //! has lost it; the mapping is rebuilt. It must never take an older installation, whose sinks have destinations
 //! and no tokens yet, for one of these.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use tracing::{error, info, warn};
 
@@ -73,11 +76,14 @@ pub(super) async fn take_up(
         (mapping.name.as_str(), place(&context.config, &mapping.sink), mapping.destination.as_str())
     }));
     let store = Store::new(context.config.source.slot.as_str());
+    // One that fails is asked once, so that it holds up the others no longer than that.
+    let mut silent = BTreeSet::new();
     for plan in planned.iter_mut() {
         plan.shares = shares.remove(&plan.stored.name).unwrap_or_default();
         plan.token = as_stored(&plan.stored, source);
         let outlet = &context.sinks[&plan.mapping.sink];
-        if plan.verdict != Verdict::Runs || !outlet.capabilities().progress {
+        let asks = plan.verdict == Verdict::Runs && outlet.capabilities().progress;
+        if !asks || silent.contains(&plan.mapping.sink) {
             continue;
         }
         let asked = tokio::time::timeout(ASK_LIMIT, ask(outlet, plan)).await;
@@ -88,7 +94,9 @@ pub(super) async fn take_up(
         let (found, is_lost) = match told {
             Ok(told) => told,
             Err(failure) => {
-                warn!(mapping = plan.stored.name, %failure, "goes on from what the state schema says");
+                let sink = plan.mapping.sink.clone();
+                warn!(sink, %failure, "cannot say what it has: its mappings go on from what the state schema says");
+                silent.insert(sink);
                 continue;
             }
         };
