@@ -86,12 +86,10 @@ impl Pump {
             .map(|lane| lane.planned.stored.clone())
             .collect();
         self.scribe.note(Note::Requested { mappings, run, requests: vec![request.id] });
-        if request.purge {
-            running.iter().for_each(|&id| self.purge(id));
-        }
         if let Some(spec) = spec {
             let commands = self.machine.add(spec);
             self.carry_out(commands);
+            self.hand_out_purges();
         }
     }
 
@@ -121,7 +119,7 @@ impl Pump {
     }
 
     /// Empties a mapping's destination, in its place in the order. It is noted when it is done.
-    pub(super) fn purge(&mut self, id: LaneId) {
+    fn purge(&mut self, id: LaneId) {
         if let Some(lane) = self.lanes.get_mut(&id)
             && let Some(handle) = &lane.handle
         {
@@ -138,14 +136,17 @@ impl Pump {
         self.scribe.note(Note::Purged { mapping: lane.name().to_owned() });
     }
 
-    /// Purges that are due and were not handed out, or were let go with a queue.
+    /// Hands out the purges that are due to mappings whose run has begun: before its first chunk, and not while
+    /// it can still be withdrawn, since nothing would fill the destination then.
     pub(super) fn hand_out_purges(&mut self) {
-        let due = |lane: &&Lane| lane.planned.stored.purge && lane.purging.is_none();
+        let due = |lane: &&Lane| {
+            let begun = |run| {
+                self.machine.run(lane.planned.table.oid).is_some_and(|view| view.run == run && view.started)
+            };
+            let due = lane.planned.stored.purge && lane.purging.is_none() && self.follows(lane.id);
+            due && lane.run.as_ref().is_some_and(begun)
+        };
         let due: Vec<LaneId> = self.lanes.values().filter(due).map(|lane| lane.id).collect();
-        due.into_iter()
-            .filter(|id| self.follows(*id))
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|id| self.purge(id));
+        due.into_iter().for_each(|id| self.purge(id));
     }
 }

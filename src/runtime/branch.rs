@@ -335,7 +335,7 @@ impl Branch {
         self.accounts.remove(run);
         for lane in lanes.values_mut().filter(|lane| lane.run.as_ref() == Some(run)) {
             info!(mapping = lane.name(), entity = %lane.planned.stored.entity, %run, "its backfill was cancelled");
-            (lane.run, lane.planned.cancelled) = (None, true);
+            (lane.run, lane.planned.cancelled, lane.planned.stored.purge) = (None, true, false);
         }
     }
 

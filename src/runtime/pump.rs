@@ -458,6 +458,7 @@ impl Pump {
                     self.branch.withdrawn(&run, &mut self.lanes);
                 }
                 let commands = self.machine.begun(&run, granted);
+                self.hand_out_purges();
                 self.carry_out(commands);
                 Ok(())
             }

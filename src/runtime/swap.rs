@@ -31,18 +31,17 @@ const LASTING_ATTEMPTS: u32 = 3;
 impl Pump {
     /// Begins the runs that stored progress and decisions ask for, `scoped` behind those of whole tables.
     pub(super) fn begin_backfills(&mut self, scoped: &[StoredRun]) {
-        self.hand_out_purges();
         let mut specs = self.branch.first_runs(&mut self.lanes, &self.ledger, &self.scribe);
         specs.extend(self.branch.scoped_runs(scoped, &self.lanes, &self.ledger, &self.scribe));
         for spec in specs {
             let commands = self.machine.add(spec);
             self.carry_out(commands);
         }
+        self.hand_out_purges();
     }
 
     /// Lanes that follow the stream again may have left their run.
     pub(super) fn resume_backfills(&mut self, lanes: &[LaneId]) {
-        self.hand_out_purges();
         for &id in lanes {
             let waits = |lane: &Lane| lane.run.is_none() && lane.planned.needs_backfill();
             if self.lanes.get(&id).is_some_and(waits) {
@@ -101,6 +100,7 @@ impl Pump {
             self.scribe.note(Note::Run(Box::new(stored_run(&spec, begun))));
             let commands = self.machine.add(spec);
             self.carry_out(commands);
+            self.hand_out_purges();
         }
     }
 
@@ -194,9 +194,6 @@ impl Pump {
         self.scribe.note(Note::Mapping(Box::new(stored.clone())));
         if let Some(handle) = &lane.handle {
             handle.replace(active);
-        }
-        if purge {
-            self.purge(id);
         }
         if rebuild == Some(true) {
             self.rebuild(id);

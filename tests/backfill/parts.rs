@@ -41,11 +41,10 @@ async fn the_rows_of_a_condition_are_delivered_again_in_pages() {
     quiet(&shop).await;
     let file = rusqlite::Connection::open(shop.scene.host.path("out.db")).unwrap();
     let count = |query: &str| file.query_row(query, [], |row| row.get::<_, i64>(0)).unwrap();
-    assert_eq!(count("select count(*) from orders where document <> '{}'"), 2000);
-    assert_eq!(
-        count("select count(*) from orders where document = '{}' and cast(id as integer) % 2 = 1"),
-        2000
-    );
+    let even = count("select count(*) from orders where cast(id as integer) % 2 = 0");
+    assert_eq!(count("select count(*) from orders where document <> '{}'"), even);
+    let delivered = "select count(*) from orders where document <> '{}' and cast(id as integer) % 2 = 0";
+    assert_eq!(count(delivered), even);
     shop.asked(&["request", "orders", "--where", "id % 2 = 1"]);
     quiet(&shop).await;
     shop.check().await;

@@ -36,7 +36,8 @@ async fn a_purge_takes_away_what_no_row_makes() {
     shop.check().await;
     let file = rusqlite::Connection::open(shop.scene.host.path("out.db")).unwrap();
     file.busy_timeout(SOON).unwrap();
-    file.execute_batch("insert into products (id, document) values ('orphan', '{}')").unwrap();
+    file.execute_batch("update products set id = 'orphan' where id = (select min(id) from products)")
+        .unwrap();
 
     shop.asked(&["request", "products"]);
     shop.reached("products", 2).await;
@@ -213,8 +214,8 @@ async fn waiting_ends_with_the_last_error_where_a_mapping_fails() {
     let mut shop = Shop::built(500, 100).await;
     shop.scene.host.terminate(SOON).unwrap();
     shop.scene.config(&format!(
-        "{}\n[[map]]\nname = \"broken\"\ntable = \"public.products\"\ntransform = \"hostile\"\nsink = \"out\"\n\
-         destination = \"broken\"\nconfig = {{ mode = \"trap\" }}\n",
+        "[plugins.hostile]\nconfig = {{ behave = \"trap\" }}\n{}\n[[map]]\nname = \"broken\"\n\
+         table = \"public.products\"\ntransform = \"hostile\"\nsink = \"out\"\ndestination = \"broken\"\n",
         crate::shop::TWO
     ));
     shop.scene.plugin("hostile", &hostile());

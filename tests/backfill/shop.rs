@@ -1,5 +1,7 @@
 //! The shop with two mappings into one SQLite file, and what the tests ask of `backfill`.
 
+#![allow(unreachable_pub, reason = "shared between the files of one test")]
+
 use std::process::Output;
 
 use serde_json::Value;
@@ -67,8 +69,9 @@ impl Shop {
         let Output { status, stdout, stderr } =
             tokio::task::block_in_place(|| self.scene.host.run(&all)).unwrap();
         let text = String::from_utf8(stdout).unwrap();
-        let shape = text.lines().last().and_then(|line| serde_json::from_str(line).ok());
-        let shape = shape.unwrap_or_else(|| panic!("{all:?}: {text}\n{}", String::from_utf8_lossy(&stderr)));
+        let shape = serde_json::Deserializer::from_str(&text).into_iter().last().and_then(Result::ok);
+        let shape: Value =
+            shape.unwrap_or_else(|| panic!("{all:?}: {text}\n{}", String::from_utf8_lossy(&stderr)));
         (status.code().unwrap(), shape)
     }
 
