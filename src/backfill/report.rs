@@ -261,6 +261,18 @@ mod tests {
         assert_eq!(next.report(&stats), expected);
     }
 
+    #[test]
+    fn what_was_never_accepted_stays_delivering() {
+        let mut account = Account::new(Report::default(), 0);
+        account.enter(Stage::Delivering, 0);
+        account.enter(Stage::Reading, 5_000);
+        account.enter(Stage::Delivering, 6_000);
+        account.advance(8_000);
+        account.settle(Duration::ZERO, Duration::ZERO);
+        let report = account.report(&RunStats::default());
+        assert_eq!((report.delivering_ms, report.reading_ms, report.yielding_ms), (5, 1, 2));
+    }
+
     proptest! {
         #[test]
         fn the_stages_sum_to_the_wall_time(

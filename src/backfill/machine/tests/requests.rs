@@ -193,7 +193,7 @@ fn a_paused_run_does_not_even_begin() {
     let mut bench = Bench::new();
     assert_eq!(bench.machine.control(Controls { paused: true, ..Controls::default() }, 0), []);
     assert_eq!(bench.machine.add(Bench::queued(1)), []);
-    assert_eq!(stage(&bench, 1), Stage::Throttled);
+    assert_eq!((stage(&bench, 1), bench.machine.run(1).unwrap().active), (Stage::Throttled, false));
     let begin = Command::Begin { run: "run-1".into() };
     assert_eq!(bench.machine.control(Controls::default(), 0), [begin]);
     bench.machine.control(pause(1), 0);
