@@ -225,7 +225,7 @@ impl Store {
                 self.save_mapping(client, mapping).await?;
             }
             if let Some(run) = run {
-                self.save_run(client, run).await?;
+                self.write_run(client, run, true).await?;
                 if run.scope.is_none() {
                     client
                         .execute(covered, &[&self.installation, &requests, &run.mappings])

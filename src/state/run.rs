@@ -123,12 +123,22 @@ impl Store {
 
     /// Writes a run as a whole: a whole table's in place of the one that the table had.
     pub async fn save_run(&self, client: &Client, wanted: &StoredRun) -> Result<(), StateError> {
+        self.write_run(client, wanted, false).await
+    }
+
+    /// The same; a request also takes the place of a cancelled run.
+    pub(super) async fn write_run(
+        &self,
+        client: &Client,
+        wanted: &StoredRun,
+        requested: bool,
+    ) -> Result<(), StateError> {
         let key = match &wanted.scope {
             None => "(installation, entity) where scope is null",
             Some(_) => "(installation, run)",
         };
         let query = format!(
-            "insert into anabranch.run (installation, entity, run, mappings, status, cursor, rows, chunks, estimate, \
+            "insert into anabranch.run as old (installation, entity, run, mappings, status, cursor, rows, chunks, estimate, \
              attempts, last_error, not_before, scope, report) \
              values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, \
              'epoch'::timestamptz + make_interval(secs => $12::bigint / 1000000.0), \
@@ -138,7 +148,7 @@ impl Store {
              rows = excluded.rows, chunks = excluded.chunks, estimate = excluded.estimate, \
              attempts = excluded.attempts, last_error = excluded.last_error, not_before = excluded.not_before, \
              scope = excluded.scope, report = excluded.report, started_at = now(), updated_at = now(), \
-             finished_at = null"
+             finished_at = null where old.status <> 'cancelled' or $15"
         );
         let scope = wanted.scope.as_ref().map(|scope| json("write a scope", scope)).transpose()?;
         client
@@ -159,6 +169,7 @@ impl Store {
                     &wanted.not_before,
                     &scope,
                     &json("write a report", &wanted.report)?,
+                    &requested,
                 ],
             )
             .await
