@@ -197,7 +197,8 @@ async fn cancel_says_what_it_withdrew() {
     let (code, text, _) = scene.run(&["cancel", "products"]);
     assert!(code == 0 && text.contains("there was nothing to withdraw"), "{text}");
 
-    scene.save_run(&run(RunStatus::Running)).await;
+    let running = run(RunStatus::Running);
+    scene.store.start_requested(&scene.client, &[], Some(&running), &[]).await.unwrap();
     let (code, text, _) = scene.run(&["cancel", "products"]);
     assert!(code == 0 && text.contains("for search is running and goes on"), "{text}");
     assert_eq!(scene.store.runs(&scene.client).await.unwrap()[0].status, RunStatus::Running);

@@ -243,7 +243,6 @@ async fn either_the_leader_begins_or_the_cancel_withdraws() {
     let leader = database.connect().await.unwrap();
     store.save_mapping(&client, &mapping("a", 2, 1)).await.unwrap();
     let whole = table();
-    let (mut begun, mut withdrawn_runs) = (0, 0);
     for round in 0..48 {
         let asked = store.ask(&client, &table(), &[None], true).await.unwrap();
         let ids: Vec<i64> = asked.iter().map(|asked| asked.id).collect();
@@ -274,11 +273,18 @@ async fn either_the_leader_begins_or_the_cancel_withdraws() {
         assert_eq!(status, if began { RunStatus::Running } else { RunStatus::Cancelled }, "{withdrawn:?}");
         // Withdrawn, running, or about to be: never silent.
         assert!(cancelled || withdrawn.remains.is_some() || withdrawn.taken > 0, "{withdrawn:?}");
-        begun += u32::from(began);
-        withdrawn_runs += u32::from(withdrawn.run);
         client.execute("delete from anabranch.run", &[]).await.unwrap();
     }
-    assert!(begun > 0 && withdrawn_runs > 0, "{begun} begun, {withdrawn_runs} queued runs withdrawn");
+
+    // In the middle, which the race may never meet: a queued run is withdrawn and cannot begin, and a run that
+    // nobody asked for does not take its place.
+    let queued = run("r", RunStatus::Queued, None);
+    store.start_requested(&leader, &[mapping("a", 2, 1)], Some(&queued), &[]).await.unwrap();
+    assert!(store.withdraw(&client, &whole).await.unwrap().run);
+    assert!(!store.begin_run(&leader, "r").await.unwrap());
+    store.save_run(&leader, &run("by itself", RunStatus::Queued, None)).await.unwrap();
+    assert!(!store.begin_run(&leader, "by itself").await.unwrap());
+    assert_eq!(one_run(&store, &client).await.status, RunStatus::Cancelled);
 }
 
 #[tokio::test(flavor = "multi_thread")]
