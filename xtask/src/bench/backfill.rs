@@ -43,16 +43,23 @@ async fn backfill(bench: &Bench, source: &Source, slot: &str, figures: &Figures)
     source.client.batch_execute(&format!("select pg_drop_replication_slot('{slot}')")).await?;
     // Where the time went: in readers, in the transform, in the sink; these overlap.
     figures.say(&format!("   {}", line.split_once(": ").map_or(line.as_str(), |(_, said)| said)));
+    took(&line)
+}
+
+/// How long a run took, by the line that says it is complete.
+pub(super) fn took(line: &str) -> Result<Duration> {
     let seconds = line.split_whitespace().find_map(|word| word.strip_prefix("seconds="));
     let seconds = seconds.with_context(|| format!("no seconds in {line:?}"))?.parse()?;
     Ok(Duration::from_secs_f64(seconds))
 }
 
-fn copy(source: &Source) -> Result<Duration> {
+/// `copy … to stdout` by psql, into nothing.
+pub(super) fn copy(source: &Source) -> Result<Duration> {
     let mut psql = source.program("psql")?;
     psql.args(["--no-psqlrc", "--command", "copy public.products to stdout", &source.url()]);
     let started = Instant::now();
-    let status = psql.stdin(Stdio::null()).stdout(Stdio::null()).status()?;
+    let mut child = psql.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+    let status = tokio::task::block_in_place(|| child.wait())?;
     if !status.success() {
         bail!("psql: {status}");
     }

@@ -55,15 +55,18 @@ pub(super) async fn measure(bench: &Bench, seconds: u64, figures: &mut Figures) 
     host.terminate(DEADLINE)?;
     reader.join().map_err(|_| anyhow::anyhow!("the reader of the host's output panicked"))??;
     latencies.sort_by(f64::total_cmp);
-    let at = |percent: usize| {
-        let rank = latencies.len() * percent / 100;
-        latencies.get(rank.min(latencies.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
-    };
+    let at = |percent| percentile(&latencies, percent);
     figures.one("latency_transactions_per_s", total as f64 / wrote.as_secs_f64());
     figures.one("latency_p50_ms", at(50));
     figures.one("latency_p99_ms", at(99));
     figures.one("latency_max_ms", at(100));
     Ok(())
+}
+
+/// Of sorted values.
+pub(super) fn percentile(sorted: &[f64], percent: usize) -> f64 {
+    let rank = sorted.len() * percent / 100;
+    sorted.get(rank.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
 
 /// Updates rows of its own, each at its appointed time; late ones follow at once.
@@ -81,12 +84,12 @@ async fn write(client: Client, session: u64, count: u64, begin: tokio::time::Ins
     Ok(())
 }
 
-struct Line {
+pub(super) struct Line {
     text: String,
-    arrived: SystemTime,
+    pub(super) arrived: SystemTime,
 }
 
-fn read(output: ChildStdout, lines: &mpsc::Sender<Line>) -> Result<()> {
+pub(super) fn read(output: ChildStdout, lines: &mpsc::Sender<Line>) -> Result<()> {
     for text in BufReader::new(output).lines() {
         // Nobody waits for what comes after the last one.
         let _ = lines.send(Line { text: text?, arrived: SystemTime::now() });
@@ -96,7 +99,7 @@ fn read(output: ChildStdout, lines: &mpsc::Sender<Line>) -> Result<()> {
 
 impl Line {
     /// In milliseconds.
-    fn latency(&self) -> Result<f64> {
+    pub(super) fn latency(&self) -> Result<f64> {
         let line: Value = serde_json::from_str(&self.text)?;
         let time = line.get("commit_time").and_then(Value::as_str).context("no commit_time")?;
         let clock = time.split_once('T').and_then(|(_, clock)| clock.strip_suffix('Z'));

@@ -8,6 +8,7 @@ mod backfill;
 mod border;
 mod figures;
 mod latency;
+mod load;
 mod memory;
 mod source;
 mod stream;
@@ -59,6 +60,8 @@ enum What {
     Latency,
     /// The most memory that a host ever held
     Memory,
+    /// A backfill while 1000 transactions a second are committed; only when named
+    Load,
 }
 
 const ALL: [What; 5] = [What::Stream, What::Backfill, What::Border, What::Latency, What::Memory];
@@ -85,6 +88,10 @@ async fn measure(arguments: &Arguments) -> Result<ExitCode> {
             }
             What::Border => border::measure(&mut figures)?,
             What::Latency => latency::measure(&bench, arguments.seconds, &mut figures).await?,
+            What::Load => {
+                load::measure(&bench, arguments.rows.unwrap_or(1_000_000), arguments.seconds, &mut figures)
+                    .await?;
+            }
             What::Memory => {
                 let rows = arguments.rows.unwrap_or(1_000_000);
                 memory::measure(&bench, rows, arguments.transaction_rows, &mut figures).await?;

@@ -1,0 +1,161 @@
+//! A backfill under live load: what it costs the live changes, and what they cost it.
+//!
+//! Eight sessions commit 1000 transactions a second without a pause, each of one row of `public.orders` and one of
+//! `public.products`. The orders go to the host's standard output, where their latency is taken; the products go
+//! to a sink that forgets. First nothing else happens; then all of `public.products` is backfilled on request; then
+//! `copy … to stdout` reads the same table, under the same load.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use testkit::guests::{self, Guest};
+use testkit::postgres::connect;
+use testkit::{Host, shop};
+use tokio_postgres::Client;
+
+use super::backfill::{copy, took};
+use super::figures::Figures;
+use super::latency::{Line, percentile, read};
+use super::source::{Bench, DEADLINE, Source};
+
+const SESSIONS: u64 = 8;
+const PER_SECOND: u64 = 1000;
+/// Rows of each table that change.
+const ROWS: u64 = 1000;
+/// Before the first figure.
+const WARM_UP: Duration = Duration::from_secs(3);
+
+pub(super) async fn measure(bench: &Bench, rows: u64, seconds: u64, figures: &mut Figures) -> Result<()> {
+    figures.say(&format!("== load: {rows} rows, while {PER_SECOND} transactions a second are committed"));
+    let mut source = Source::open().await?;
+    source.insert(rows, rows).await?;
+    source.client.batch_execute(&shop::insert_orders(1, ROWS, 0)).await?;
+    source.client.batch_execute("vacuum public.products").await?;
+    let mut host = host(bench, &source)?;
+    let output = host.start_piped()?;
+    host.wait_log(0, ": streaming ", DEADLINE).await?;
+    let (lines, arrived) = mpsc::channel();
+    let reader = std::thread::spawn(move || read(output, &lines));
+    let (stop, begin) = (Arc::new(AtomicBool::new(false)), tokio::time::Instant::now());
+    let mut writers = tokio::task::JoinSet::new();
+    for session in 0..SESSIONS {
+        let client = connect(&source.url()).await?;
+        writers.spawn(write(client, session, begin, Arc::clone(&stop)));
+    }
+
+    tokio::time::sleep(WARM_UP).await;
+    let idle = SystemTime::now();
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let asked = SystemTime::now();
+    let answer = host.run(&["backfill", "request", "products"])?;
+    if !answer.status.success() {
+        bail!("the request was refused: {}", String::from_utf8_lossy(&answer.stderr));
+    }
+    let line = host.wait_log(0, ": backfill complete ", DEADLINE).await?;
+    let built = SystemTime::now();
+    let copied = copy(&source)?;
+    stop.store(true, Ordering::Relaxed);
+    let mut transactions = 0;
+    while let Some(written) = writers.join_next().await {
+        transactions += written??;
+    }
+    let wrote = begin.elapsed();
+
+    let latencies = latencies(&arrived, transactions)?;
+    let of = |from: SystemTime, to: SystemTime| -> Vec<f64> {
+        let mut chosen: Vec<f64> =
+            latencies.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, latency)| *latency).collect();
+        chosen.sort_by(f64::total_cmp);
+        chosen
+    };
+    let (before, during) = (of(idle, asked), of(asked, built));
+    figures.say(&format!("   {}", line.split_once(": ").map_or(line.as_str(), |(_, said)| said)));
+    figures.one("load_transactions_per_s", transactions as f64 / wrote.as_secs_f64());
+    for percent in [50, 99] {
+        figures.one(&format!("load_idle_p{percent}_ms"), percentile(&before, percent));
+        figures.one(&format!("load_backfill_p{percent}_ms"), percentile(&during, percent));
+    }
+    figures.one("load_p99_ratio", percentile(&during, 99) / percentile(&before, 99));
+    let took = took(&line)?;
+    figures.one("load_backfill_rows_per_s", rows as f64 / took.as_secs_f64());
+    figures.one("load_copy_rows_per_s", rows as f64 / copied.as_secs_f64());
+    figures.one("load_backfill_ratio", copied.as_secs_f64() / took.as_secs_f64());
+    figures.one("load_peak_rss_mib", host.peak_memory_kib()? as f64 / 1024.0);
+    host.terminate(DEADLINE)?;
+    reader.join().map_err(|_| anyhow::anyhow!("the reader of the host's output panicked"))??;
+    Ok(())
+}
+
+fn host(bench: &Bench, source: &Source) -> Result<Host> {
+    let host = Host::new(&bench.binary)?;
+    guests::install(&bench.plugin, &host.path("plugins"), "product-search")?;
+    host.plugin("order-summary", &Guest::new("plugins/order-summary"))?;
+    host.config(&format!(
+        r#"[source]
+url = "{}"
+slot = "load"
+publication = "load"
+
+[plugins]
+cache_dir = "cache"
+
+[sink.lines]
+kind = "stdout"
+
+[sink.nothing]
+kind = "null"
+
+[[map]]
+name = "products"
+table = "public.products"
+transform = "product-search"
+sink = "nothing"
+auto_backfill = false
+
+[[map]]
+name = "orders"
+table = "public.orders"
+transform = "order-summary"
+sink = "lines"
+auto_backfill = false
+"#,
+        source.url()
+    ))?;
+    Ok(host)
+}
+
+/// One transaction at each appointed time, late ones at once; says how many.
+async fn write(
+    client: Client,
+    session: u64,
+    begin: tokio::time::Instant,
+    stop: Arc<AtomicBool>,
+) -> Result<u64> {
+    client.batch_execute("set synchronous_commit = on").await?;
+    let both = "with one as (update public.products set stock = stock + 1 where id = $1) \
+                update public.orders set total = total + 1, status = 'paid' where id = $1";
+    let both = client.prepare(both).await?;
+    let pause = Duration::from_micros(1_000_000 * SESSIONS / PER_SECOND);
+    let shift = pause.mul_f64(session as f64 / SESSIONS as f64);
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        tokio::time::sleep_until(begin + shift + pause * u32::try_from(number)?).await;
+        let id = i64::try_from(1 + (number * SESSIONS + session) % ROWS)?;
+        client.execute(&both, &[&id]).await?;
+        number += 1;
+    }
+    Ok(number)
+}
+
+/// When each line arrived, and its latency in milliseconds.
+fn latencies(arrived: &mpsc::Receiver<Line>, count: u64) -> Result<Vec<(SystemTime, f64)>> {
+    (0..count)
+        .map(|_| {
+            let line = arrived.recv_timeout(DEADLINE).context("not every change arrived")?;
+            Ok((line.arrived, line.latency()?))
+        })
+        .collect()
+}
