@@ -9,6 +9,7 @@ mod catalog;
 mod connect;
 mod error;
 mod identity;
+mod keyset;
 mod leader;
 mod marks;
 mod parse;
