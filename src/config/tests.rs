@@ -41,6 +41,7 @@ url = "postgres://app:${PASSWORD}@db.example/shop"
 slot = "1shop_2"
 publication = "Shop Pub"
 manage_publication = false
+purge_on_repair = true
 status_interval = "5s"
 silence_limit = "2m"
 heartbeat_interval = "1m"
@@ -117,7 +118,7 @@ fn every_key_has_its_effect() {
     let password = "postgres://app:marker-password@db.example/shop";
     assert_eq!(config.source.connect, crate::postgres::ConnectSettings::parse(password, |_| None).unwrap());
     assert_eq!((config.source.slot.as_str(), config.source.publication.as_str()), ("1shop_2", "Shop Pub"));
-    assert!(!config.source.manage_publication);
+    assert!(!config.source.manage_publication && config.source.purge_on_repair);
     assert_eq!(config.source.status_interval, Duration::from_secs(5));
     assert_eq!(config.source.silence_limit, Duration::from_secs(120));
     assert_eq!(config.source.heartbeat_interval, Duration::from_secs(60));

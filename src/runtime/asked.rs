@@ -1,10 +1,13 @@
 //! What becomes of what operators ask for: requested backfills begin, purges are handed out and noted, pauses
 //! and rates reach the machine.
 
+use std::sync::Arc;
+
 use tracing::info;
 
 use crate::{
-    backfill::{Controls, TableControl},
+    backfill::{Controls, RunView, TableControl},
+    model::EntityName,
     pipeline::{LaneId, WorkId},
     state::{StoredControl, StoredMapping, StoredRequest, Target},
 };
@@ -23,6 +26,7 @@ impl Pump {
     pub(super) fn on_asked(&mut self, asked: Asked) {
         match asked {
             Asked::Controls(controls) => self.control(&controls),
+            Asked::Cancelled(entities) => entities.iter().for_each(|entity| self.cancelled(entity)),
             Asked::Backfills(requests) => requests.into_iter().for_each(|request| self.requested(request)),
         }
     }
@@ -45,6 +49,22 @@ impl Pump {
             }
         }
         let commands = self.machine.control(controls, now_micros());
+        self.carry_out(commands);
+    }
+
+    /// Forgets the run of a table that was withdrawn before it began, so that no later request joins it.
+    fn cancelled(&mut self, entity: &EntityName) {
+        let queued = |view: &RunView<'_>| view.entity == entity && view.scope.is_none() && !view.started;
+        let run = self.machine.runs().find(|(_, view)| queued(view)).map(|(_, view)| Arc::clone(view.run));
+        if let Some(run) = run {
+            self.withdrawn(&run);
+        }
+    }
+
+    /// Somebody has withdrawn a run before it began.
+    pub(super) fn withdrawn(&mut self, run: &Arc<str>) {
+        self.branch.withdrawn(run, &mut self.lanes);
+        let commands = self.machine.begun(run, false);
         self.carry_out(commands);
     }
 

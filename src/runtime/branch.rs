@@ -262,8 +262,12 @@ impl Branch {
         }
         for (table, spec) in &mut specs {
             let stored = stored.remove(table).flatten();
-            match stored.filter(|run| run.mappings.iter().eq(&spec.mappings)) {
+            // Its cursor is of all its mappings, also where one of them is mapped no more.
+            match stored.filter(|run| spec.mappings.iter().all(|name| run.mappings.contains(name))) {
                 Some(run) => {
+                    for gone in run.mappings.iter().filter(|name| !spec.mappings.contains(*name)) {
+                        scribe.note(Note::Leave { run: run.run.as_str().into(), mapping: gone.clone() });
+                    }
                     self.go_on(spec, &run);
                     go_on_further(spec, &run, lanes);
                 }

@@ -246,10 +246,15 @@ impl Pump {
             connection.assembler.define_ignored(raw.oid);
             return Ok(());
         }
-        let recreated =
+        let another =
             |lane: &Lane| lane.planned.stored.entity == raw.name && lane.planned.table.oid != raw.oid;
-        if self.lanes.values().any(recreated) {
-            return Err(TermError::Recreated { entity: raw.name });
+        if let Some(oid) = self.lanes.values().find(|lane| another(lane)).map(|lane| lane.planned.table.oid) {
+            if self.relations.oid_of(&raw.name).await? != Some(oid) {
+                return Err(TermError::Recreated { entity: raw.name });
+            }
+            // The stream is still before the end of a table that is no more: its successor is built from its rows.
+            connection.assembler.define_ignored(raw.oid);
+            return Ok(());
         }
         let (relation, change) = self.relations.resolve(&raw).await?;
         connection.assembler.define(relation)?;
@@ -455,9 +460,10 @@ impl Pump {
             }
             ScribeEvent::Begun { run, granted } => {
                 if !granted {
-                    self.branch.withdrawn(&run, &mut self.lanes);
+                    self.withdrawn(&run);
+                    return Ok(());
                 }
-                let commands = self.machine.begun(&run, granted);
+                let commands = self.machine.begun(&run, true);
                 self.hand_out_purges();
                 self.carry_out(commands);
                 Ok(())

@@ -3,9 +3,9 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    model::Relation,
+    model::{EntityName, Relation},
     pgoutput::RawRelation,
-    postgres::{Catalog, Client, ResolvedRelation, StreamRelation},
+    postgres::{self, Catalog, Client, ResolvedRelation, StreamRelation},
 };
 
 use super::error::TermError;
@@ -28,6 +28,14 @@ pub(super) struct Relations {
 impl Relations {
     pub(super) fn new(client: Client, publication: &str) -> Self {
         Self { client, catalog: Catalog::new(publication), known: HashMap::new() }
+    }
+
+    /// The oid of the table that has a name now.
+    pub(super) async fn oid_of(&self, entity: &EntityName) -> Result<Option<u32>, TermError> {
+        let query = "select c.oid from pg_class as c join pg_namespace as n on n.oid = c.relnamespace \
+                     where n.nspname = $1 and c.relname = $2";
+        let row = self.client.query_opt(query, &[&entity.schema, &entity.table]).await;
+        Ok(row.map_err(postgres::Error::from)?.map(|row| row.get(0)))
     }
 
     /// Completes a Relation message; also tells what it changes, where it differs from the last one.

@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 use crate::{
     model::EntityName,
     postgres::{self, Client, ConnectSettings, Purpose},
-    state::{CHANNEL, Store, StoredControl, StoredRequest, Target},
+    state::{CHANNEL, RunStatus, Store, StoredControl, StoredRequest, Target},
 };
 
 use super::error::TermError;
@@ -38,6 +38,8 @@ pub(super) enum Asked {
     Backfills(Vec<StoredRequest>),
     /// All controls that there are now.
     Controls(Vec<StoredControl>),
+    /// The backfills of these tables are cancelled; what has begun goes on.
+    Cancelled(Vec<EntityName>),
 }
 
 /// The pump's end.
@@ -67,6 +69,7 @@ impl Requests {
             warned: BTreeSet::new(),
             told: BTreeSet::new(),
             controls: Vec::new(),
+            cancelled: Vec::new(),
         };
         let mut task = JoinSet::new();
         task.spawn(desk.serve());
@@ -87,6 +90,7 @@ struct Desk {
     told: BTreeSet<i64>,
     /// As they were last told.
     controls: Vec<StoredControl>,
+    cancelled: Vec<EntityName>,
 }
 
 impl Desk {
@@ -133,6 +137,14 @@ impl Desk {
         if controls != self.controls {
             self.controls.clone_from(&controls);
             let _ = self.tell.send(Asked::Controls(controls));
+        }
+        // Before what is requested: that ends the mark.
+        let runs = self.store.runs(client).await?.into_iter();
+        let cancelled: Vec<EntityName> =
+            runs.filter(|run| run.status == RunStatus::Cancelled).map(|run| run.entity).collect();
+        if cancelled != self.cancelled {
+            self.cancelled.clone_from(&cancelled);
+            let _ = self.tell.send(Asked::Cancelled(cancelled));
         }
         let (mut meant, others): (Vec<_>, Vec<_>) =
             self.store.requests(client).await?.into_iter().partition(|request| self.is_meant(request));

@@ -54,10 +54,11 @@ async fn the_rows_of_a_condition_are_delivered_again_in_pages() {
 async fn a_part_waits_for_its_table_and_survives_a_kill() {
     let mut shop = Shop::built(6000, 3000).await;
     shop.check().await;
-    shop.asked(&["rate", "1000"]);
-    shop.asked(&["request", "orders", "--where", "id <= 2500"]);
+    // Far from the rows that are damaged next, however slow the machine.
+    shop.asked(&["rate", "50"]);
+    shop.asked(&["request", "orders", "--where", "id <= 2900"]);
     shop.until_run("scope is not null and status = 'running' and rows > 0").await;
-    damage(&shop, "update orders set document = '{}' where cast(id as integer) between 2400 and 2500");
+    damage(&shop, "update orders set document = '{}' where cast(id as integer) between 2800 and 2900");
     shop.scene.host.kill().unwrap();
     shop.scene.host.start().unwrap();
     shop.asked(&["rate", "none"]);
