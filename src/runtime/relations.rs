@@ -30,6 +30,12 @@ impl Relations {
         Self { client, catalog: Catalog::new(publication), known: HashMap::new() }
     }
 
+    /// Whether the table of a Relation message is there today, under the same name.
+    pub(super) async fn is_present(&mut self, raw: &RawRelation) -> Result<bool, TermError> {
+        let tables = self.catalog.tables(&self.client, std::slice::from_ref(&raw.name)).await?;
+        Ok(tables.iter().any(|table| table.oid == raw.oid))
+    }
+
     /// Completes a Relation message; also tells what it changes, where it differs from the last one.
     pub(super) async fn resolve(
         &mut self,
