@@ -120,6 +120,7 @@ pub(super) struct BackfillTable {
     pub(super) max_chunk_bytes: Option<Text>,
     pub(super) prefetch_bytes: Option<Text>,
     pub(super) max_concurrent: Option<Located<i64>>,
+    pub(super) statement_timeout: Option<Text>,
 }
 
 /// `[pipeline]`
@@ -158,7 +159,7 @@ const HOMES: &[(&str, &[&str])] = &[
         ],
     ),
     ("plugins", &["dir", "cache_dir", "memory_limit", "call_deadline", "max_output", "instances"]),
-    ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent"]),
+    ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent", "statement_timeout"]),
     ("pipeline", &["batch_rows", "batch_bytes", "queue_bytes", "drain_limit"]),
     ("log", &["format", "level"]),
     (
@@ -299,6 +300,7 @@ fn backfill(mut section: Section<'_>) -> BackfillTable {
         max_chunk_bytes: section.text("max_chunk_bytes", SIZE),
         prefetch_bytes: section.text("prefetch_bytes", SIZE),
         max_concurrent: section.integer("max_concurrent"),
+        statement_timeout: section.text("statement_timeout", DURATION),
     };
     section.finish();
     table

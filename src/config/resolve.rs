@@ -460,6 +460,11 @@ impl Resolver<'_> {
             max_chunk_bytes: max_chunk,
             prefetch_bytes: prefetch,
             max_concurrent: self.count(table.max_concurrent.as_ref(), 1, 1..=64) as usize,
+            statement_timeout: self.duration(
+                table.statement_timeout.as_ref(),
+                60 * SECOND,
+                SECOND / 10..=86_400 * SECOND,
+            ),
         }
     }
 

@@ -214,6 +214,8 @@ pub struct BackfillSettings {
     pub prefetch_bytes: usize,
     /// Tables that are read at the same time.
     pub max_concurrent: usize,
+    /// How long the server may take for a statement of a reading.
+    pub statement_timeout: Duration,
 }
 
 /// `[pipeline]`: how changes move from the stream to the sinks.

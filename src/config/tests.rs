@@ -91,6 +91,7 @@ chunk_size = 1
 max_chunk_bytes = "1MiB"
 prefetch_bytes = "4MiB"
 max_concurrent = 2
+statement_timeout = "90s"
 
 [pipeline]
 batch_rows = 10
@@ -149,6 +150,7 @@ fn every_key_has_its_effect() {
     assert!(!map.policy.auto_backfill && !map.policy.auto_backfill_on_version_change);
     assert!(map.policy.purge_on_change);
     assert_eq!((config.backfill.chunk_size, config.backfill.max_concurrent), (1, 2));
+    assert_eq!(config.backfill.statement_timeout, Duration::from_secs(90));
     assert_eq!(config.pipeline.queue_bytes, 1 << 20);
     assert_eq!((config.log.format, config.log.level), (LogFormat::Json, LogLevel::Debug));
 }

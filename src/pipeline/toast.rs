@@ -1,29 +1,39 @@
-//! Rows that came incomplete: the server does not send a TOASTed value that an update did not touch.
+//! Rows that came incomplete: the server does not send a TOASTed value that an update did not touch, nor a column
+//! that the table did not have when the row was sent, and has (again) today.
 //!
 //! Where the replica identity did not carry it either, the row is read again by its key, once the change is
 //! visible, and takes the place of what came. Pure: says which rows, and puts them in.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
-use crate::model::{Cell, Change, ChangeBatch, Operation, Relation, RowSpan, push_document_id};
+use crate::model::{Cell, Change, ChangeBatch, Column, Operation, Relation, RowSpan, push_document_id};
 
 use super::Selection;
 
 /// Those changes of a selection whose new row lacks a column that is needed (none named: any column).
 #[must_use]
 pub fn incomplete(batch: &ChangeBatch, selection: &[u32], needed: Option<&[String]>) -> Selection {
-    if !batch.cells.contains(&Cell::Unchanged) {
+    let narrow: Vec<bool> = batch.relations.iter().map(|relation| is_narrow(relation, needed)).collect();
+    if !batch.cells.contains(&Cell::Unchanged) && !narrow.contains(&true) {
         return Vec::new();
     }
     let lacks = |change: &Change| {
         let Some(new) = change.new else { return false };
         let relation = batch.relation(change);
+        if narrow.get(change.relation as usize) == Some(&true) {
+            return true;
+        }
         let row = batch.row(new);
         let needs = |name: &String| needed.is_none_or(|needed| needed.contains(name));
         let mut cells = relation.columns.iter().zip(row.cells);
         cells.any(|(column, cell)| *cell == Cell::Unchanged && needs(&column.name))
     };
     selection.iter().copied().filter(|&index| lacks(&batch.changes[index as usize])).collect()
+}
+
+/// Whether a relation has not all columns that are needed.
+fn is_narrow(relation: &Relation, needed: Option<&[String]>) -> bool {
+    needed.into_iter().flatten().any(|name| relation.column(name).is_none())
 }
 
 /// Puts rows that were read again in the place of the incomplete ones, matched by document id. A row that is
@@ -35,9 +45,12 @@ pub fn complete(
     selection: &[u32],
     incomplete: &[u32],
     fresh: &ChangeBatch,
+    needed: Option<&[String]>,
 ) -> (ChangeBatch, Selection) {
     let rows = by_id(fresh);
     let mut completed = batch.clone();
+    widen(&mut completed, fresh, needed);
+    let batch = &completed.clone();
     let mut gone = Vec::new();
     let mut id = Vec::new();
     for &index in incomplete {
@@ -59,6 +72,43 @@ pub fn complete(
     }
     let selection = selection.iter().copied().filter(|index| !gone.contains(index)).collect();
     (completed, selection)
+}
+
+/// Gives the relations of a batch the columns that they lack, where the table has them today: behind the others,
+/// unknown in every row.
+fn widen(batch: &mut ChangeBatch, fresh: &ChangeBatch, needed: Option<&[String]>) {
+    let (Some(needed), Some(today)) = (needed, fresh.relations.first()) else { return };
+    for at in 0..batch.relations.len() {
+        let relation = &batch.relations[at];
+        let lacking = needed.iter().filter(|name| relation.column(name).is_none());
+        let found: Vec<Column> = lacking
+            .filter_map(|name| today.column(name))
+            .map(|at| Column { identity: false, ..today.columns[at].clone() })
+            .collect();
+        if found.is_empty() {
+            continue;
+        }
+        let mut wider = Relation::clone(relation);
+        wider.columns.extend(found.iter().cloned());
+        batch.relations[at] = Arc::new(wider);
+        for index in 0..batch.changes.len() {
+            let change = batch.changes[index];
+            if change.relation as usize == at {
+                let (new, old) =
+                    (widen_row(batch, change.new, found.len()), widen_row(batch, change.old, found.len()));
+                (batch.changes[index].new, batch.changes[index].old) = (new, old);
+            }
+        }
+    }
+}
+
+fn widen_row(batch: &mut ChangeBatch, span: Option<RowSpan>, by: usize) -> Option<RowSpan> {
+    let RowSpan { first, count } = span?;
+    let start = batch.cells.len();
+    batch.cells.extend_from_within(first as usize..(first + count) as usize);
+    batch.cells.resize(batch.cells.len() + by, Cell::Unknown);
+    let length = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+    Some(RowSpan { first: length(start), count: count + length(by) })
 }
 
 type FreshRow<'a> = (&'a Relation, RowSpan);
@@ -109,9 +159,7 @@ fn moved(batch: &ChangeBatch, change: &Change) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use crate::model::{Column, EntityName, Lsn, Origin, ReplicaIdentity, TransactionInfo, ValueType};
+    use crate::model::{EntityName, Lsn, Origin, ReplicaIdentity, TransactionInfo, ValueType};
 
     use super::*;
 
@@ -189,15 +237,33 @@ mod tests {
         let batch =
             Build::new(&["id", "big", "n"]).update(None, &["1", "~", "5"]).update(None, &["2", "~", "6"]).0;
         let fresh = Build::new(&["n", "id", "added", "big"]).update(None, &["-", "1", "a", "large"]).0;
-        let (completed, selection) = complete(&batch, &[0, 1], &[0, 1], &fresh);
+        let (completed, selection) = complete(&batch, &[0, 1], &[0, 1], &fresh, None);
         assert_eq!(selection, [0]);
         assert_eq!(texts(&completed, 0), [Some("1".into()), Some("large".into()), None]);
     }
 
     #[test]
+    fn a_column_that_is_back_is_filled_in() {
+        let needed = ["id".to_owned(), "n".to_owned()];
+        let batch =
+            Build::new(&["id", "m"]).update(Some(&["7", "-"]), &["1", "5"]).update(None, &["2", "6"]).0;
+        assert_eq!(incomplete(&batch, &[0, 1], Some(&needed)), [0, 1]);
+        assert_eq!(incomplete(&batch, &[0, 1], Some(&needed[..1])), Vec::<u32>::new());
+        let away = Build::new(&["id", "m"]).update(None, &["1", "5"]).update(None, &["2", "6"]).0;
+        let (same, _) = complete(&batch, &[0, 1], &[0, 1], &away, Some(&needed));
+        assert_eq!(same.relations, batch.relations, "it is still away");
+        let fresh = Build::new(&["n", "id"]).update(None, &["50", "1"]).0;
+        let (completed, selection) = complete(&batch, &[0, 1], &[0, 1], &fresh, Some(&needed));
+        assert_eq!(selection, [0], "the other row is gone");
+        assert_eq!(texts(&completed, 0), [Some("1".into()), None, Some("50".into())]);
+        let old = completed.row(completed.changes[0].old.unwrap());
+        assert_eq!((old.text(0), old.cells.len()), (Some(&b"7"[..]), 3));
+    }
+
+    #[test]
     fn a_moved_key_still_deletes_the_old_document() {
         let batch = Build::new(&["id", "big"]).update(Some(&["1", "-"]), &["2", "~"]).0;
-        let (completed, selection) = complete(&batch, &[0], &[0], &ChangeBatch::new(Origin::Backfill));
+        let (completed, selection) = complete(&batch, &[0], &[0], &ChangeBatch::new(Origin::Backfill), None);
         assert_eq!(selection, [0]);
         assert_eq!((completed.changes[0].operation, completed.changes[0].new), (Operation::Delete, None));
     }

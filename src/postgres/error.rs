@@ -133,6 +133,12 @@ impl Error {
         self.sqlstate.as_deref()
     }
 
+    /// Whether a lock was waited for in vain: a smaller statement would do no better.
+    #[must_use]
+    pub fn is_lock_timeout(&self) -> bool {
+        self.sqlstate() == Some("55P03")
+    }
+
     /// Whether the same attempt may succeed later without anybody changing anything.
     #[must_use]
     pub fn is_retryable(&self) -> bool {

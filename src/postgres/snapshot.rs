@@ -31,6 +31,9 @@ use crate::{
     },
 };
 
+/// Longer than this no lock is waited for: other tables may be read meanwhile.
+const LONGEST_LOCK_WAIT: Duration = Duration::from_secs(10);
+
 /// Which page to read.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkRequest<'a> {
@@ -44,7 +47,8 @@ pub struct ChunkRequest<'a> {
     pub max_rows: u32,
     /// No further rows once so many bytes of text were read.
     pub max_bytes: usize,
-    /// The server gives up after this ([`ErrorKind::Cancelled`]).
+    /// The server gives up a statement after this, and the wait for the table's lock after this or ten seconds
+    /// ([`ErrorKind::Cancelled`]).
     pub timeout: Option<Duration>,
 }
 
@@ -177,14 +181,19 @@ impl SnapshotReader {
 
     async fn begin(&mut self, entity: &EntityName, timeout: Option<Duration>) -> Result<Opened, Error> {
         let name = quote::entity(entity);
-        let limit = timeout.map_or(0, |limit| limit.as_millis().clamp(1, 2_147_483_647));
+        let millis = |limit: Duration| limit.as_millis().clamp(1, 2_147_483_647);
+        let limit = timeout.map_or(0, millis);
+        // The lock has a limit of its own, which says what is waited for.
+        let lock_limit = timeout.map_or(0, |limit| millis(limit.min(LONGEST_LOCK_WAIT)));
         let names = std::slice::from_ref(entity);
         let sql = format!(
-            "begin isolation level repeatable read read only; set local statement_timeout = {limit}; \
-             lock table {name} in access share mode; select pg_current_snapshot(); {}",
+            "begin isolation level repeatable read read only; \
+             set local statement_timeout = 0; set local lock_timeout = {lock_limit}; \
+             lock table {name} in access share mode; set local statement_timeout = {limit}; \
+             select pg_current_snapshot(); {}",
             tables_query(&Wanted::Names(names), &self.publication, self.version)
         );
-        let mut results = self.wire.query(&sql).await?.into_iter().skip(3);
+        let mut results = self.wire.query(&sql).await?.into_iter().skip(5);
         let row = results.next().unwrap_or_default().into_iter().flatten().flatten().next();
         let snapshot = parse_snapshot(row.as_deref())?;
         let table = read_tables(results.collect())?.pop();

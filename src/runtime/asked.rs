@@ -1,9 +1,9 @@
 //! What becomes of what operators ask for: requested backfills begin, purges are handed out and noted, pauses
-//! and rates reach the machine.
+//! and rates reach the machine. A table with another key begins anew in the same way.
 
 use std::sync::Arc;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
     backfill::{Controls, RunView, TableControl},
@@ -14,6 +14,7 @@ use crate::{
 
 use super::{
     branch::{scoped, stored_run},
+    plan::Planned,
     pump::Pump,
     requests::Asked,
     scribe::Note,
@@ -77,19 +78,40 @@ impl Pump {
         if request.scope.is_some() {
             self.requested_part(request, &meant)
         } else {
-            self.requested_whole(&request, &meant)
+            self.renew(&meant, request.purge, vec![request.id])
+        }
+    }
+
+    /// The rows of a table are told apart by another key from here on: documents have other ids, and none that is
+    /// there would ever be replaced or deleted. All of them are purged, where the sink can, and made again.
+    pub(super) fn rekeyed(&mut self, table: u32) {
+        self.rekeying.retain(|_, of| *of != table);
+        let meant = |lane: &&Lane| {
+            let Planned { table: of, cancelled, stored, .. } = &lane.planned;
+            of.oid == table && !cancelled && stored.generation > 0
+        };
+        let meant: Vec<LaneId> = self.lanes.values().filter(meant).map(|lane| lane.id).collect();
+        for lane in meant.iter().filter_map(|id| self.lanes.get(id)) {
+            warn!(
+                mapping = lane.name(),
+                entity = %lane.planned.stored.entity,
+                "the key of its table is another one: its documents are purged where the sink can, and rebuilt",
+            );
+        }
+        if !meant.is_empty() {
+            self.renew(&meant, true, Vec::new());
         }
     }
 
     /// Each mapping that is meant gets a new generation, also one that cannot run now: it is backfilled when it
     /// can.
-    fn requested_whole(&mut self, request: &StoredRequest, meant: &[LaneId]) {
+    fn renew(&mut self, meant: &[LaneId], purge: bool, requests: Vec<i64>) {
         let running: Vec<LaneId> = meant.iter().copied().filter(|id| self.follows(*id)).collect();
         for id in meant {
             let Some(lane) = self.lanes.get_mut(id) else { continue };
             lane.planned.cancelled = false;
             lane.planned.stored.generation += 1;
-            lane.planned.stored.purge |= request.purge;
+            lane.planned.stored.purge |= purge;
             lane.planned.stored.accepted = self.ledger.position(lane.id);
             if let Some(handle) = &lane.handle {
                 handle.regenerate(lane.planned.stored.generation);
@@ -105,7 +127,7 @@ impl Pump {
             .filter_map(|id| self.lanes.get(id))
             .map(|lane| lane.planned.stored.clone())
             .collect();
-        self.scribe.note(Note::Requested { mappings, run, requests: vec![request.id] });
+        self.scribe.note(Note::Requested { mappings, run, requests });
         if let Some(spec) = spec {
             let commands = self.machine.add(spec);
             self.carry_out(commands);

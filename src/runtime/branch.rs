@@ -198,7 +198,7 @@ impl Branch {
     pub(super) fn on_read(&mut self, event: ReadEvent, machine: &mut Machine<Rows>) -> Vec<Command<Rows>> {
         match event {
             ReadEvent::Read(read) => machine.chunk_read(*read),
-            ReadEvent::KeyChanged { table } => machine.restart(table),
+            ReadEvent::KeyChanged { .. } => Vec::new(),
             ReadEvent::Failed { attempt, failure } => machine.read_failed(attempt, failure, now_micros()),
         }
     }

@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     fn table(oid: u32, problem: Option<&str>) -> TableState {
-        TableState { oid, estimate: None, problem: problem.map(str::to_owned) }
+        TableState { oid, problem: problem.map(str::to_owned), ..TableState::default() }
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use tracing::{info, warn};
 
 use crate::{
+    backfill::{Cursor, KeyColumn},
     config::{Config, Mapping, resolve_mappings},
     model::EntityName,
     pipeline::{Decision, DocumentRules, Identity, Stored, Wanted, compare},
@@ -36,6 +37,8 @@ pub(super) type Tables = BTreeMap<EntityName, TableState>;
 pub(super) struct TableState {
     pub(super) oid: u32,
     pub(super) estimate: Option<u64>,
+    /// What its rows are told apart by.
+    pub(super) key: Vec<KeyColumn>,
     /// Why its mappings cannot run.
     pub(super) problem: Option<String>,
 }
@@ -205,6 +208,7 @@ pub(super) async fn look(
     for table in Catalog::new(config.source.publication.as_str()).tables(control, &names).await? {
         if let Some(state) = tables.get_mut(&table.name) {
             state.oid = table.oid;
+            state.key = table.key_columns();
             state.estimate = table.estimated_rows.and_then(|rows| u64::try_from(rows).ok());
         }
     }
@@ -260,9 +264,15 @@ pub(super) async fn decide(
             );
         }
         plan.run = runs.iter().find(|run| may_go_on(run, &plan)).cloned();
+        if let Some(run) = runs.iter().find(|run| plan.run.is_none() && is_of_another_key(run, &plan)) {
+            // Its next reading finds the other key, in its place in the order.
+            plan.stored.built = plan.stored.built.min(plan.stored.generation - 1);
+            plan.run = Some(run.clone());
+        }
         store.save_mapping(state, &plan.stored).await?;
         planned.push(plan);
     }
+    join_rekeyed(&mut planned);
     let used: Vec<&EntityName> = planned.iter().map(|plan| &plan.stored.entity).collect();
     for run in runs.iter().filter(|run| !used.contains(&&run.entity)) {
         store.forget_run(state, &run.entity).await?;
@@ -300,6 +310,37 @@ fn may_go_on(run: &StoredRun, plan: &Planned) -> bool {
         && !matches!(run.status, RunStatus::Complete | RunStatus::Cancelled)
         && run.mappings.contains(&plan.stored.name)
         && plan.needs_backfill()
+}
+
+/// Whether the table was read to its end by a key that it has no more, while nobody looked.
+fn is_of_another_key(run: &StoredRun, plan: &Planned) -> bool {
+    let of_plan = run.entity == plan.stored.entity && run.scope.is_none() && !plan.rebuilt;
+    let cursor = run.cursor.as_deref().and_then(|cursor| serde_json::from_str::<Cursor>(cursor).ok());
+    of_plan
+        && run.status == RunStatus::Complete
+        && plan.verdict == Verdict::Runs
+        && cursor.is_some_and(|cursor| cursor.key != plan.table.key)
+}
+
+/// A run that is taken up because of another key is for all of its table's mappings that wait for one.
+fn join_rekeyed(planned: &mut [Planned]) {
+    let complete: Vec<StoredRun> = planned
+        .iter()
+        .filter_map(|plan| plan.run.clone())
+        .filter(|run| run.status == RunStatus::Complete)
+        .collect();
+    for run in complete {
+        let waits = |plan: &&Planned| plan.stored.entity == run.entity && plan.needs_backfill();
+        let mut mappings: Vec<String> =
+            planned.iter().filter(waits).map(|plan| plan.stored.name.clone()).collect();
+        mappings.sort();
+        let run = StoredRun { mappings, status: RunStatus::Running, ..run };
+        for plan in
+            planned.iter_mut().filter(|plan| plan.stored.entity == run.entity && plan.needs_backfill())
+        {
+            plan.run = Some(run.clone());
+        }
+    }
 }
 
 /// What is built once a change has made the next generation: all of it where nothing is to be read again. An

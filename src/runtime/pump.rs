@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::{
-    backfill::{Machine, Marker},
+    backfill::{Attempt, Machine, Marker, MarkerKind},
     model::{ChangeBatch, Lsn},
     pgoutput::{Assembler, Decoder, Frame, Handled, RawRelation, transaction::Committed},
     pipeline::{LaneId, Ledger, Subscriptions},
@@ -31,6 +31,7 @@ use super::{
     lane::{LaneEvent, LaneHandle},
     lookout::Lookout,
     plan::ReloadContext,
+    readers::ReadEvent,
     relations::Relations,
     reload::PluginSet,
     requests::Requests,
@@ -101,6 +102,9 @@ pub(super) struct Pump {
     /// Requests that were taken and wait for a mapping that does not work now.
     pub(super) parked: Vec<StoredRequest>,
     pub(super) lookout: Lookout,
+    /// Readings that found another key, and their tables: the stream may still show rows by the old one until it
+    /// shows the reading's high watermark.
+    pub(super) rekeying: BTreeMap<Attempt, u32>,
 }
 
 /// The visibility probe that is under way, and when the last one began.
@@ -248,11 +252,11 @@ impl Pump {
         }
         let another =
             |lane: &Lane| lane.planned.stored.entity == raw.name && lane.planned.table.oid != raw.oid;
-        if let Some(oid) = self.lanes.values().find(|lane| another(lane)).map(|lane| lane.planned.table.oid) {
-            if self.relations.oid_of(&raw.name).await? != Some(oid) {
+        if self.lanes.values().any(another) {
+            if self.relations.is_present(&raw).await? {
                 return Err(TermError::Recreated { entity: raw.name });
             }
-            // The stream is still before the end of a table that is no more: its successor is built from its rows.
+            // From before the table was dropped, or gave its name away: its documents are purged.
             connection.assembler.define_ignored(raw.oid);
             return Ok(());
         }
@@ -262,6 +266,9 @@ impl Pump {
             self.flush(connection);
             let commands = self.machine.relation_changed(raw.oid, change.key_changed);
             self.carry_out(commands);
+            if change.key_changed {
+                self.rekeyed(raw.oid);
+            }
         }
         Ok(())
     }
@@ -274,6 +281,11 @@ impl Pump {
                 self.collect_reads();
                 let commands = self.machine.marker(&marker);
                 self.carry_out(commands);
+                if marker.kind == MarkerKind::High
+                    && let Some(table) = self.rekeying.remove(&marker.attempt)
+                {
+                    self.rekeyed(table);
+                }
             }
         }
         if connection.assembler.is_empty() {
@@ -445,7 +457,11 @@ impl Pump {
         }
     }
 
-    fn on_read(&mut self, event: super::readers::ReadEvent) {
+    fn on_read(&mut self, event: ReadEvent) {
+        if let ReadEvent::KeyChanged { attempt, table } = event {
+            self.rekeying.insert(attempt, table);
+            return;
+        }
         let commands = self.branch.on_read(event, &mut self.machine);
         self.carry_out(commands);
     }

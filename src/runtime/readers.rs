@@ -4,7 +4,7 @@
 //! A chunk is handed to the pump *before* its high watermark is written: when the watermark comes along the
 //! stream, the rows are there.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -23,8 +23,8 @@ pub(super) enum ReadEvent {
     Read(Box<ChunkRead<Arc<ChangeBatch>>>),
     /// It could not be read, or its watermark not be written.
     Failed { attempt: Attempt, failure: ReadFailure },
-    /// The cursor is of another key: the table's run begins again.
-    KeyChanged { table: u32 },
+    /// The cursor is of another key; the attempt's high watermark comes after what the old key has numbered.
+    KeyChanged { attempt: Attempt, table: u32 },
 }
 
 /// Where readings connect to, and what they read.
@@ -33,6 +33,7 @@ pub(super) struct Reading {
     pub(super) settings: ConnectSettings,
     pub(super) installation: String,
     pub(super) publication: String,
+    pub(super) timeout: Duration,
 }
 
 /// The pump's end of the readers.
@@ -125,15 +126,10 @@ async fn one(
         Err(error) => error,
     };
     debug!(entity = %request.entity, chunk = request.chunk, %error, "a chunk could not be read");
-    let event = match error.kind() {
-        ErrorKind::KeyChanged => ReadEvent::KeyChanged { table: request.table },
-        kind => {
-            let failure = ReadFailure { timed_out: kind == ErrorKind::Cancelled, message: error.to_string() };
-            ReadEvent::Failed { attempt: request.attempt, failure }
-        }
-    };
+    let timed_out = error.kind() == ErrorKind::Cancelled && !error.is_lock_timeout();
+    let failure = ReadFailure { timed_out, message: error.to_string() };
     // Nobody listens any more while a term ends.
-    let _ = events.send(event);
+    let _ = events.send(ReadEvent::Failed { attempt: request.attempt, failure });
     None
 }
 
@@ -154,12 +150,19 @@ async fn read(
         after: request.after.as_ref(),
         max_rows: request.limit,
         max_bytes: request.max_bytes,
-        timeout: None,
+        timeout: Some(reading.timeout),
     };
     let Some(page) = abandon.run_until_cancelled(sessions.pages.read_chunk(&page)).await else {
         return Ok(false);
     };
-    let page = page?;
+    let page = match page {
+        Err(error) if error.kind() == ErrorKind::KeyChanged => {
+            debug!(entity = %request.entity, %error, "the key is another one");
+            let _ = events.send(ReadEvent::KeyChanged { attempt: request.attempt, table: request.table });
+            return sessions.marks.emit_messages(&[mark(MarkerKind::High)]).await.map(|_| true);
+        }
+        page => page?,
+    };
     if page.relation.oid != request.table {
         return Err(recreated(request));
     }

@@ -3,9 +3,9 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    model::{EntityName, Relation},
+    model::Relation,
     pgoutput::RawRelation,
-    postgres::{self, Catalog, Client, ResolvedRelation, StreamRelation},
+    postgres::{Catalog, Client, ResolvedRelation, StreamRelation},
 };
 
 use super::error::TermError;
@@ -30,12 +30,10 @@ impl Relations {
         Self { client, catalog: Catalog::new(publication), known: HashMap::new() }
     }
 
-    /// The oid of the table that has a name now.
-    pub(super) async fn oid_of(&self, entity: &EntityName) -> Result<Option<u32>, TermError> {
-        let query = "select c.oid from pg_class as c join pg_namespace as n on n.oid = c.relnamespace \
-                     where n.nspname = $1 and c.relname = $2";
-        let row = self.client.query_opt(query, &[&entity.schema, &entity.table]).await;
-        Ok(row.map_err(postgres::Error::from)?.map(|row| row.get(0)))
+    /// Whether the table of a Relation message is there today, under the same name.
+    pub(super) async fn is_present(&mut self, raw: &RawRelation) -> Result<bool, TermError> {
+        let tables = self.catalog.tables(&self.client, std::slice::from_ref(&raw.name)).await?;
+        Ok(tables.iter().any(|table| table.oid == raw.oid))
     }
 
     /// Completes a Relation message; also tells what it changes, where it differs from the last one.

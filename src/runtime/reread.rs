@@ -1,4 +1,5 @@
-//! Reads rows again by their keys, where the stream sent them without an unchanged TOASTed value.
+//! Reads rows again by their keys, where they came without an unchanged TOASTed value, or without a column that
+//! was not there at the time.
 //!
 //! Waits until the change is visible, by the same exact test that the backfill uses: a row that is read
 //! before its transaction is visible would be an older one.
@@ -9,7 +10,7 @@ use tokio::sync::Mutex;
 use tracing::warn;
 
 use crate::{
-    model::{ChangeBatch, EntityName, Failure, FailureClass, Relation, Snapshot},
+    model::{Cell, ChangeBatch, EntityName, Failure, FailureClass, Origin, Relation, Snapshot},
     pipeline::{complete, incomplete},
     plugin::Transform,
     postgres::{ConnectSettings, Error, Reread, SnapshotReader},
@@ -54,18 +55,32 @@ impl Rereader {
             return Ok((Arc::clone(batch), selection.to_vec()));
         };
         let keys: Vec<_> = missing.iter().filter_map(|&index| key_texts(batch, index)).collect();
+        let unchanged = batch.cells.contains(&Cell::Unchanged);
         let mut connection = self.connection.lock().await;
+        if unchanged && connection.warned.insert(relation.name.clone()) {
+            warn!(
+                entity = %relation.name,
+                "updates come without their unchanged large values, so those rows are read again; \
+                 `alter table {} replica identity full` avoids it",
+                relation.name,
+            );
+        }
         let fresh = loop {
             let read = self.read(&mut connection, relation, &keys).await.map_err(|error| {
-                let message = format!("rows with unchanged TOASTed values could not be read again: {error}");
+                let message =
+                    format!("rows that came without all their values could not be read again: {error}");
                 Failure::new(FailureClass::Retry, "toast-reread", message)
             })?;
+            if read.relation.oid != relation.oid {
+                // The table that had them is gone, and its documents are purged.
+                break ChangeBatch::new(Origin::Backfill);
+            }
             if sees_all(&read.snapshot, batch, &missing) {
                 break read.batch;
             }
             tokio::time::sleep(AGAIN).await;
         };
-        let (batch, selection) = complete(batch, selection, &missing, &fresh);
+        let (batch, selection) = complete(batch, selection, &missing, &fresh, needed);
         Ok((Arc::new(batch), selection))
     }
 
@@ -79,14 +94,6 @@ impl Rereader {
             Some(reader) => reader,
             None => SnapshotReader::open(&self.settings, self.publication.as_str()).await?,
         };
-        if connection.warned.insert(relation.name.clone()) {
-            warn!(
-                entity = %relation.name,
-                "updates come without their unchanged large values, so those rows are read again; \
-                 `alter table {} replica identity full` avoids it",
-                relation.name,
-            );
-        }
         let read = reader.reread(&relation.name, keys).await?;
         connection.reader = Some(reader);
         Ok(read)
@@ -94,6 +101,10 @@ impl Rereader {
 }
 
 fn sees_all(snapshot: &Snapshot, batch: &ChangeBatch, missing: &[u32]) -> bool {
+    // A backfill's rows are of an earlier snapshot, which sees no more than this one.
+    if batch.origin == Origin::Backfill {
+        return true;
+    }
     let xid = |&index: &u32| batch.transaction(&batch.changes[index as usize]).xid;
     missing.iter().all(|index| snapshot.sees(xid(index)))
 }

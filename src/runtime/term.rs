@@ -256,6 +256,7 @@ fn assemble(
         settings: context.settings.clone(),
         installation: config.source.slot.clone(),
         publication: publication.to_owned(),
+        timeout: config.backfill.statement_timeout,
     };
     let (readers, reads) = Readers::start(reading);
     let baseline = source.installation.baseline.map(|xid| Arc::new(everything_before(xid)));
@@ -280,6 +281,7 @@ fn assemble(
         requests,
         parked: Vec::new(),
         lookout,
+        rekeying: BTreeMap::new(),
     }
 }
 

@@ -6,6 +6,7 @@ mod hosts;
 mod parts;
 mod requests;
 mod shop;
+mod tables;
 
 #[path = "../scene/mod.rs"]
 mod scene;

@@ -1,0 +1,381 @@
+//! Tables that change while they are read: columns, keys, TRUNCATE, other tables under the same name, partitions,
+//! publications of the user's own.
+
+use testkit::shop::{ORDER_DOCUMENTS, PRODUCT_DOCUMENTS, insert_orders, insert_products};
+
+use crate::{
+    scene::SOON,
+    shop::{PRODUCTS, Shop},
+};
+
+/// A shop whose products are being read for their second generation, into an emptied destination: some chunks
+/// are delivered, more are to come once it is told to [`go_on`].
+async fn midway(shop: &Shop) -> String {
+    shop.reached("products", 1).await;
+    let before = shop.text("select run from anabranch.run where entity = 'public.products'").await;
+    shop.asked(&["rate", "500", PRODUCTS]);
+    shop.asked(&["request", PRODUCTS, "--purge"]);
+    shop.until_run(&format!(
+        "entity = 'public.products' and status = 'running' and rows > 0 and run <> '{before}'"
+    ))
+    .await;
+    shop.asked(&["pause", PRODUCTS]);
+    shop.text("select run from anabranch.run where entity = 'public.products' and status = 'running'").await
+}
+
+/// Lets the reading end.
+async fn go_on(shop: &Shop, generation: i64) {
+    shop.asked(&["rate", "none", PRODUCTS]);
+    shop.asked(&["resume", PRODUCTS]);
+    shop.reached("products", generation).await;
+}
+
+async fn sql(shop: &Shop, statements: &str) {
+    shop.scene.client.batch_execute(statements).await.unwrap();
+}
+
+async fn products_are(shop: &Shop, query: &str) {
+    shop.scene.settled(query, "products").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_that_come_go_and_change_during_a_run() {
+    let shop = Shop::built(3000, 100).await;
+    let run = midway(&shop).await;
+    sql(
+        &shop,
+        "alter table public.products add column extra text not null default 'x';
+         update public.products set stock = stock + 1 where id in (1, 2999);
+         alter table public.products drop column sku;
+         update public.products set description = 'dropped one' where id in (2, 2998);
+         alter table public.products rename column category to kind;
+         insert into public.products select 3001, name, description, kind, price, stock, true, tags, attributes,
+             created_at, updated_at, 'y' from public.products where id = 1;
+         alter table public.products alter column stock type bigint, alter column name type varchar(200);
+         update public.products set name = 'retyped ' || id where id in (3, 2997)",
+    )
+    .await;
+    go_on(&shop, 2).await;
+    shop.check().await;
+    // What no transform reads is no reason to begin again.
+    assert_eq!(shop.text("select run from anabranch.run where entity = 'public.products'").await, run);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_column_that_is_renamed_away_fails_its_mapping_alone_until_it_is_back() {
+    let shop = Shop::built(3000, 500).await;
+    midway(&shop).await;
+    sql(&shop, "alter table public.products rename column price to cost").await;
+    sql(&shop, "update public.products set stock = stock + 1 where id in (1, 2999)").await;
+    shop.asked(&["rate", "none", PRODUCTS]);
+    shop.asked(&["resume", PRODUCTS]);
+    let error = shop.scene.error_of("products").await;
+    assert!(error.contains("`price`") && error.contains("product-search"), "{error}");
+    // Others are read and streamed.
+    sql(&shop, "update public.orders set total = total + 1 where id <= 10").await;
+    shop.asked(&["request", "orders"]);
+    shop.reached("orders", 2).await;
+    shop.scene.settled(ORDER_DOCUMENTS, "orders").await;
+    // What came without the column is read again, once there is one.
+    sql(&shop, "update public.products set cost = cost + 1 where id in (2, 2998)").await;
+    sql(&shop, "delete from public.products where id in (3, 2997)").await;
+    sql(&shop, "alter table public.products rename column cost to price").await;
+    shop.reached("products", 2).await;
+    shop.check().await;
+    assert_eq!(shop.scene.mapping("products")["status"], "running");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c037_a_truncate_in_the_middle_of_a_run_leaves_the_ten_rows_after_it() {
+    let shop = Shop::built(3000, 100).await;
+    midway(&shop).await;
+    sql(&shop, "truncate public.products").await;
+    sql(&shop, &insert_products(1, 10, 1)).await;
+    go_on(&shop, 2).await;
+    shop.check().await;
+    assert!(shop.scene.table("products").count().unwrap() <= 10);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c035_a_cascading_truncate_empties_both_destinations() {
+    let shop = Shop::built(3000, 500).await;
+    sql(&shop, "alter table public.orders add column product bigint references public.products (id)").await;
+    midway(&shop).await;
+    sql(&shop, "truncate public.products cascade").await;
+    sql(&shop, &insert_products(100, 109, 1)).await;
+    let orders = insert_orders(7, 12, 1).replace("select g,", "select s.*, 100 from (select g,");
+    sql(&shop, &orders.replace(" as hash;", " as hash) as s;")).await;
+    go_on(&shop, 2).await;
+    shop.check().await;
+    assert!(shop.scene.table("orders").count().unwrap() <= 6);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c043_a_run_goes_on_from_its_cursor_when_its_key_column_is_renamed() {
+    let mut shop = Shop::built(3000, 100).await;
+    let run = midway(&shop).await;
+    let from = shop.scene.host.log_length();
+    sql(
+        &shop,
+        "alter table public.products rename column id to product_id;
+         update public.products set stock = stock + 1, name = 'renamed ' || product_id
+             where product_id in (1, 2999)",
+    )
+    .await;
+    let renamed = PRODUCT_DOCUMENTS.replace("select id,", "select product_id as id,");
+    go_on(&shop, 2).await;
+    products_are(&shop, &renamed).await;
+    assert_eq!(shop.text("select run from anabranch.run where entity = 'public.products'").await, run);
+    let log = shop.scene.host.log()[from..].to_owned();
+    assert!(!log.contains("begins again from the first row"), "{log}");
+    // The same across a restart, when the cursor comes from the state schema.
+    sql(&shop, "alter table public.products rename column product_id to id").await;
+    midway(&shop).await;
+    shop.scene.host.kill().unwrap();
+    sql(&shop, "alter table public.products rename column id to product_id").await;
+    let from = shop.scene.host.log_length();
+    shop.scene.host.start().unwrap();
+    shop.scene.host.wait_log(from, "goes on from its cursor", SOON).await.unwrap();
+    go_on(&shop, 3).await;
+    products_are(&shop, &renamed).await;
+    let log = shop.scene.host.log()[from..].to_owned();
+    assert!(
+        !log.contains("begins again from the first row") && !log.contains("the key of its table"),
+        "{log}"
+    );
+}
+
+const BY_TWO: &str = "select id || ',' || sku as id, document from (select sku, d.* from (";
+
+/// The products by a key of two columns.
+fn by_two() -> String {
+    format!("{BY_TWO}{PRODUCT_DOCUMENTS}) as d join public.products as p on p.id = d.id) as both_parts")
+}
+
+const REKEY: &str = "alter table public.products drop constraint products_pkey, add primary key (id, sku)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c023_a_table_whose_key_changes_starts_over_with_other_ids() {
+    let shop = Shop::built(2000, 100).await;
+    midway(&shop).await;
+    // First no row comes along the stream that would tell, then one that does.
+    sql(&shop, REKEY).await;
+    go_on(&shop, 3).await;
+    products_are(&shop, &by_two()).await;
+    sql(&shop, "alter table public.products drop constraint products_pkey, add primary key (id)").await;
+    sql(&shop, "update public.products set name = 'back' where id = 1").await;
+    shop.reached("products", 4).await;
+    shop.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c023_a_key_that_changed_while_nobody_looked_is_noticed() {
+    let mut shop = Shop::built(2000, 100).await;
+    shop.check().await;
+    shop.scene.host.kill().unwrap();
+    // By the old key, and still to be streamed.
+    sql(&shop, "update public.products set name = 'late', active = true where id in (1, 1999)").await;
+    sql(&shop, REKEY).await;
+    shop.scene.host.start().unwrap();
+    shop.reached("products", 2).await;
+    products_are(&shop, &by_two()).await;
+    assert_eq!(shop.scene.mapping("orders")["generation"], 1);
+}
+
+/// Another table under the name, with fewer columns in another order.
+const REPLACEMENT: &str = "(
+    attributes jsonb not null, tags text[] not null, active boolean not null, price numeric(10, 2) not null,
+    description text not null, name text not null, id bigint primary key)";
+
+const REPLACED_ROWS: &str = "select '{}', array['new'], true, 1.50, 'Another', 'replaced ' || g, g
+    from generate_series(2001, 2600) as g";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c045_a_table_that_is_made_again_during_a_run_is_rebuilt_from_nothing() {
+    let shop = Shop::built(3000, 100).await;
+    midway(&shop).await;
+    sql(
+        &shop,
+        &format!(
+            "begin; drop table public.products; create table public.products {REPLACEMENT};
+             insert into public.products {REPLACED_ROWS}; commit"
+        ),
+    )
+    .await;
+    go_on(&shop, 3).await;
+    shop.check().await;
+    assert_eq!(shop.scene.table("products").count().unwrap(), 600);
+    sql(&shop, "update public.products set name = 'live' where id = 2001").await;
+    shop.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c045_a_table_that_was_made_again_while_stopped_is_rebuilt_from_nothing() {
+    let mut shop = Shop::built(1000, 100).await;
+    shop.check().await;
+    shop.scene.host.kill().unwrap();
+    // The old table's last changes are still to be streamed, and are of nothing that is there.
+    sql(&shop, "update public.products set name = 'late', active = true where id <= 10").await;
+    sql(
+        &shop,
+        &format!(
+            "begin; drop table public.products; create table public.products {REPLACEMENT};
+             insert into public.products {REPLACED_ROWS}; commit"
+        ),
+    )
+    .await;
+    shop.scene.host.start().unwrap();
+    shop.reached("products", 2).await;
+    shop.check().await;
+    sql(&shop, "update public.products set name = 'live' where id = 2001").await;
+    shop.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c045_tables_that_are_swapped_by_renames_are_told_apart() {
+    let shop = Shop::built(3000, 100).await;
+    midway(&shop).await;
+    sql(
+        &shop,
+        &format!(
+            "create table public.products_new {REPLACEMENT};
+             insert into public.products_new {REPLACED_ROWS};
+             begin;
+             alter table public.products rename to products_old;
+             alter table public.products_new rename to products;
+             commit;
+             update public.products_old set name = 'nobody sees me', active = true where id in (1, 2999);
+             update public.products set name = 'live' where id = 2002"
+        ),
+    )
+    .await;
+    go_on(&shop, 3).await;
+    sql(&shop, "update public.products_old set name = 'nobody sees me either' where id < 10").await;
+    sql(&shop, "update public.products set name = 'live' where id = 2003").await;
+    shop.check().await;
+    assert_eq!(shop.scene.table("products").count().unwrap(), 600);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partitioned_table_is_read_through_its_root_while_rows_and_partitions_move() {
+    let mut shop = Shop::new(3000, 100).await;
+    sql(
+        &shop,
+        "alter table public.products rename to plain; alter index public.products_pkey rename to plain_pkey;
+         create table public.products (like public.plain, primary key (id)) partition by range (id);
+         create table public.products_1 partition of public.products for values from (1) to (1001);
+         create table public.products_2 partition of public.products for values from (1001) to (2001);
+         create table public.products_3 partition of public.products for values from (2001) to (5001);
+         create table public.products_5 (like public.plain, primary key (id));
+         create table public.products_6 (like public.plain, primary key (id));
+         insert into public.products select * from public.plain",
+    )
+    .await;
+    shop.scene.host.start().unwrap();
+    midway(&shop).await;
+    // Rows move between partitions, in both directions over the cursor; a partition comes with rows that were
+    // written before, behind the cursor, and one goes with rows that were not read yet.
+    sql(
+        &shop,
+        "update public.products set id = id + 3000 where id between 1 and 20;
+         update public.products set id = id - 2960 where id between 2961 and 2970;
+         insert into public.products_5 select id + 6000, sku, name, description, category, price, stock, active,
+             tags, attributes, created_at, updated_at from public.plain where id <= 50;
+         alter table public.products attach partition public.products_5 for values from (6001) to (7001);
+         update public.products set name = 'attached' where id in (6001, 6050);
+         create table public.products_4 partition of public.products for values from (5001) to (6001)",
+    )
+    .await;
+    sql(&shop, &insert_products(5001, 5010, 0)).await;
+    go_on(&shop, 2).await;
+    shop.check().await;
+    sql(&shop, "update public.products set id = id + 2000 where id between 3001 and 3010").await;
+    sql(&shop, "delete from public.products where id > 5040").await;
+    shop.check().await;
+}
+
+/// Products and orders through a publication that somebody else has made.
+async fn with_publication(setup: &str) -> Shop {
+    let mut shop = Shop::new(3000, 200).await;
+    let name = shop.scene.database.name.clone();
+    sql(&shop, &setup.replace("PUBLICATION", &format!("\"{name}\""))).await;
+    let file = shop.scene.host.path("anabranch.toml");
+    let config = std::fs::read_to_string(&file).unwrap();
+    let own = config.replace("[plugins]", "manage_publication = false\n[plugins]");
+    std::fs::write(&file, own).unwrap();
+    shop.scene.host.start().unwrap();
+    shop
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c039_a_row_filter_holds_for_backfill_and_stream() {
+    let shop = with_publication(
+        "alter table public.products replica identity full;
+         create publication PUBLICATION for table public.products where (stock < 250), public.orders",
+    )
+    .await;
+    let filtered = format!("{PRODUCT_DOCUMENTS} and stock < 250");
+    midway(&shop).await;
+    // In and out, on both sides of the cursor.
+    sql(
+        &shop,
+        "update public.products set stock = 499 where id <= 20 or id > 2980;
+         update public.products set stock = 1, active = true where id between 5 and 10 or id between 2990 and 2995;
+         update public.products set stock = 1 where id = 30",
+    )
+    .await;
+    go_on(&shop, 2).await;
+    products_are(&shop, &filtered).await;
+    sql(&shop, "update public.products set stock = 499 where id between 100 and 200").await;
+    sql(&shop, "update public.products set stock = 3 where id between 150 and 160").await;
+    products_are(&shop, &filtered).await;
+    shop.scene.settled(ORDER_DOCUMENTS, "orders").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c040_a_column_list_holds_for_backfill_and_stream() {
+    let listed = "(id, name, description, price, active, tags, attributes)";
+    let shop = with_publication(&format!(
+        "create publication PUBLICATION for table public.products {listed}, public.orders"
+    ))
+    .await;
+    midway(&shop).await;
+    let name = shop.scene.database.name.clone();
+    let set =
+        |list: &str| format!("alter publication \"{name}\" set table public.products {list}, public.orders");
+    sql(&shop, "update public.products set stock = 1, name = 'listed' where id in (1, 2999)").await;
+    sql(&shop, &set("(id, sku, name, description, price, active, tags, attributes)")).await;
+    sql(&shop, "update public.products set sku = 'x', name = 'more' where id in (2, 2998)").await;
+    go_on(&shop, 2).await;
+    shop.check().await;
+
+    sql(&shop, &set("(id, name, description, active, tags, attributes)")).await;
+    sql(&shop, "update public.products set price = 7 where id = 3").await;
+    let error = shop.scene.error_of("products").await;
+    assert!(error.contains("`price`"), "{error}");
+    sql(&shop, "update public.orders set total = 5 where id = 3").await;
+    shop.scene.settled(ORDER_DOCUMENTS, "orders").await;
+    sql(&shop, &set("")).await;
+    sql(&shop, "update public.products set name = 'whole' where id in (4, 2996)").await;
+    shop.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_without_a_key_waits_beside_a_good_one_until_it_has_one() {
+    let mut shop = Shop::new(2000, 500).await;
+    sql(&shop, "alter table public.orders drop constraint orders_pkey").await;
+    shop.scene.host.start().unwrap();
+    shop.reached("products", 1).await;
+    products_are(&shop, PRODUCT_DOCUMENTS).await;
+    let error = shop.scene.error_of("orders").await;
+    assert!(error.contains("primary key") && error.contains("public.orders"), "{error}");
+    // The application's own statements work meanwhile.
+    sql(&shop, "update public.orders set total = total + 1 where id <= 10").await;
+    midway(&shop).await;
+    sql(&shop, "alter table public.orders add primary key (id)").await;
+    shop.reached("orders", 1).await;
+    go_on(&shop, 2).await;
+    shop.check().await;
+    sql(&shop, "delete from public.orders where id <= 10").await;
+    shop.check().await;
+}
