@@ -284,6 +284,7 @@ impl Pump {
                 if marker.kind == MarkerKind::High
                     && let Some(table) = self.rekeying.remove(&marker.attempt)
                 {
+                    self.relations.forget(table);
                     self.rekeyed(table);
                 }
             }
@@ -461,6 +462,11 @@ impl Pump {
         if let ReadEvent::KeyChanged { attempt, table } = event {
             self.rekeying.insert(attempt, table);
             return;
+        }
+        if let ReadEvent::Read(read) = &event
+            && let Some(relation) = read.rows.relations.first()
+        {
+            self.relations.numbered_by(relation.oid, &read.key);
         }
         let commands = self.branch.on_read(event, &mut self.machine);
         self.carry_out(commands);

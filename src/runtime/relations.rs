@@ -3,6 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
+    backfill::KeyColumn,
     model::Relation,
     pgoutput::RawRelation,
     postgres::{Catalog, Client, ResolvedRelation, StreamRelation},
@@ -23,11 +24,26 @@ pub(super) struct Relations {
     client: Client,
     catalog: Catalog,
     known: HashMap<u32, ResolvedRelation>,
+    /// The keys of tables that the stream has not described yet.
+    keys: HashMap<u32, Vec<KeyColumn>>,
 }
 
 impl Relations {
     pub(super) fn new(client: Client, publication: &str) -> Self {
-        Self { client, catalog: Catalog::new(publication), known: HashMap::new() }
+        Self { client, catalog: Catalog::new(publication), known: HashMap::new(), keys: HashMap::new() }
+    }
+
+    /// The documents of a table are numbered by this key, as far as the stream has not described it yet.
+    pub(super) fn numbered_by(&mut self, oid: u32, key: &[KeyColumn]) {
+        if !self.known.contains_key(&oid) {
+            self.keys.entry(oid).or_insert_with(|| key.to_vec());
+        }
+    }
+
+    /// A table has another key than was known.
+    pub(super) fn forget(&mut self, oid: u32) {
+        self.known.remove(&oid);
+        self.keys.remove(&oid);
     }
 
     /// Whether the table of a Relation message is there today, under the same name.
@@ -50,12 +66,22 @@ impl Relations {
         };
         let resolved = self.catalog.resolve(&self.client, &described).await?;
         let relation = Arc::clone(&resolved.relation);
-        let change = self
-            .known
-            .get(&raw.oid)
-            .filter(|before| before.relation != relation)
-            .map(|before| RelationChange { key_changed: resolved.key_differs(before) });
+        let change = match (self.known.get(&raw.oid), self.keys.remove(&raw.oid)) {
+            (Some(before), _) => (before.relation != relation)
+                .then(|| RelationChange { key_changed: resolved.key_differs(before) }),
+            (None, Some(key)) => is_other(&resolved, &key).then_some(RelationChange { key_changed: true }),
+            (None, None) => None,
+        };
         self.known.insert(raw.oid, resolved);
         Ok((relation, change))
     }
+}
+
+/// Whether a description has another key than this. Not so where the catalogue is ahead of the description: what
+/// the present key is will be described after it.
+fn is_other(resolved: &ResolvedRelation, key: &[KeyColumn]) -> bool {
+    let types = resolved.relation.key.iter().map(|&at| resolved.relation.columns[at].type_oid);
+    let described = resolved.key_numbers.iter().copied().zip(types);
+    !resolved.key_numbers.is_empty()
+        && !described.eq(key.iter().map(|column| (column.attribute, column.type_oid)))
 }

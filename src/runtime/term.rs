@@ -259,6 +259,10 @@ fn assemble(
         timeout: config.backfill.statement_timeout,
     };
     let (readers, reads) = Readers::start(reading);
+    let mut relations = Relations::new(control, publication);
+    for lane in lanes.values() {
+        relations.numbered_by(lane.planned.table.oid, &lane.planned.table.key);
+    }
     let baseline = source.installation.baseline.map(|xid| Arc::new(everything_before(xid)));
     let mappings = lanes.values().map(|lane| (lane.name().to_owned(), lane.planned.stored.entity.clone()));
     let requests = Requests::start(context.settings.clone(), config.source.slot.clone(), mappings.collect());
@@ -270,7 +274,7 @@ fn assemble(
         branch: Branch::new(readers, reads),
         subscriptions,
         lanes,
-        relations: Relations::new(control, publication),
+        relations,
         scribe: Scribe::start(&config.source.slot, state),
         lane_events,
         yielding: None,

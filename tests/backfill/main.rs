@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod hosts;
+mod isolation;
 mod parts;
 mod requests;
 mod shop;
@@ -10,3 +11,6 @@ mod tables;
 
 #[path = "../scene/mod.rs"]
 mod scene;
+
+#[path = "../support/receiver.rs"]
+mod receiver;

@@ -289,7 +289,7 @@ async fn a_partitioned_table_is_read_through_its_root_while_rows_and_partitions_
     sql(&shop, &insert_products(5001, 5010, 0)).await;
     go_on(&shop, 2).await;
     shop.check().await;
-    sql(&shop, "update public.products set id = id + 2000 where id between 3001 and 3010").await;
+    sql(&shop, "update public.products set id = id + 2500 where id between 3001 and 3010").await;
     sql(&shop, "delete from public.products where id > 5040").await;
     shop.check().await;
 }
