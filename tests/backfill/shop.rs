@@ -82,6 +82,33 @@ impl Shop {
         shape
     }
 
+    /// Has the products read for their next generation, into an emptied destination where the sink can: some chunks
+    /// are delivered, and more are to come once it may [`go_on`](Self::go_on). Gives the run.
+    pub async fn midway(&self) -> String {
+        self.reached("products", 1).await;
+        let before = self.text("select run from anabranch.run where entity = 'public.products'").await;
+        self.asked(&["rate", "500", PRODUCTS]);
+        self.asked(&["request", PRODUCTS, "--purge"]);
+        let reads =
+            format!("entity = 'public.products' and status = 'running' and rows > 0 and run <> '{before}'");
+        self.until_run(&reads).await;
+        self.asked(&["pause", PRODUCTS]);
+        self.text("select run from anabranch.run where entity = 'public.products' and status = 'running'")
+            .await
+    }
+
+    /// Lets it read again.
+    pub fn resume(&self) {
+        self.asked(&["rate", "none", PRODUCTS]);
+        self.asked(&["resume", PRODUCTS]);
+    }
+
+    /// The same, and waits until a generation is built.
+    pub async fn go_on(&self, generation: i64) {
+        self.resume();
+        self.reached("products", generation).await;
+    }
+
     /// Waits until a mapping's generation is at least this one and built.
     pub async fn reached(&self, mapping: &str, generation: i64) {
         self.until(&format!("{mapping} to have built generation {generation}"), || {

@@ -8,28 +8,6 @@ use crate::{
     shop::{PRODUCTS, Shop},
 };
 
-/// A shop whose products are being read for their second generation, into an emptied destination: some chunks
-/// are delivered, more are to come once it is told to [`go_on`].
-async fn midway(shop: &Shop) -> String {
-    shop.reached("products", 1).await;
-    let before = shop.text("select run from anabranch.run where entity = 'public.products'").await;
-    shop.asked(&["rate", "500", PRODUCTS]);
-    shop.asked(&["request", PRODUCTS, "--purge"]);
-    shop.until_run(&format!(
-        "entity = 'public.products' and status = 'running' and rows > 0 and run <> '{before}'"
-    ))
-    .await;
-    shop.asked(&["pause", PRODUCTS]);
-    shop.text("select run from anabranch.run where entity = 'public.products' and status = 'running'").await
-}
-
-/// Lets the reading end.
-async fn go_on(shop: &Shop, generation: i64) {
-    shop.asked(&["rate", "none", PRODUCTS]);
-    shop.asked(&["resume", PRODUCTS]);
-    shop.reached("products", generation).await;
-}
-
 async fn sql(shop: &Shop, statements: &str) {
     shop.scene.client.batch_execute(statements).await.unwrap();
 }
@@ -41,7 +19,7 @@ async fn products_are(shop: &Shop, query: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn columns_that_come_go_and_change_during_a_run() {
     let shop = Shop::built(3000, 100).await;
-    let run = midway(&shop).await;
+    let run = shop.midway().await;
     sql(
         &shop,
         "alter table public.products add column extra text not null default 'x';
@@ -55,7 +33,7 @@ async fn columns_that_come_go_and_change_during_a_run() {
          update public.products set name = 'retyped ' || id where id in (3, 2997)",
     )
     .await;
-    go_on(&shop, 2).await;
+    shop.go_on(2).await;
     shop.check().await;
     // What no transform reads is no reason to begin again.
     assert_eq!(shop.text("select run from anabranch.run where entity = 'public.products'").await, run);
@@ -64,7 +42,7 @@ async fn columns_that_come_go_and_change_during_a_run() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_column_that_is_renamed_away_fails_its_mapping_alone_until_it_is_back() {
     let shop = Shop::built(3000, 500).await;
-    midway(&shop).await;
+    shop.midway().await;
     sql(&shop, "alter table public.products rename column price to cost").await;
     sql(&shop, "update public.products set stock = stock + 1 where id in (1, 2999)").await;
     shop.asked(&["rate", "none", PRODUCTS]);
@@ -88,10 +66,10 @@ async fn a_column_that_is_renamed_away_fails_its_mapping_alone_until_it_is_back(
 #[tokio::test(flavor = "multi_thread")]
 async fn c037_a_truncate_in_the_middle_of_a_run_leaves_the_ten_rows_after_it() {
     let shop = Shop::built(3000, 100).await;
-    midway(&shop).await;
+    shop.midway().await;
     sql(&shop, "truncate public.products").await;
     sql(&shop, &insert_products(1, 10, 1)).await;
-    go_on(&shop, 2).await;
+    shop.go_on(2).await;
     shop.check().await;
     assert!(shop.scene.table("products").count().unwrap() <= 10);
 }
@@ -100,12 +78,12 @@ async fn c037_a_truncate_in_the_middle_of_a_run_leaves_the_ten_rows_after_it() {
 async fn c035_a_cascading_truncate_empties_both_destinations() {
     let shop = Shop::built(3000, 500).await;
     sql(&shop, "alter table public.orders add column product bigint references public.products (id)").await;
-    midway(&shop).await;
+    shop.midway().await;
     sql(&shop, "truncate public.products cascade").await;
     sql(&shop, &insert_products(100, 109, 1)).await;
     let orders = insert_orders(7, 12, 1).replace("select g,", "select s.*, 100 from (select g,");
     sql(&shop, &orders.replace(" as hash;", " as hash) as s;")).await;
-    go_on(&shop, 2).await;
+    shop.go_on(2).await;
     shop.check().await;
     assert!(shop.scene.table("orders").count().unwrap() <= 6);
 }
@@ -113,7 +91,7 @@ async fn c035_a_cascading_truncate_empties_both_destinations() {
 #[tokio::test(flavor = "multi_thread")]
 async fn c043_a_run_goes_on_from_its_cursor_when_its_key_column_is_renamed() {
     let mut shop = Shop::built(3000, 100).await;
-    let run = midway(&shop).await;
+    let run = shop.midway().await;
     let from = shop.scene.host.log_length();
     sql(
         &shop,
@@ -123,20 +101,20 @@ async fn c043_a_run_goes_on_from_its_cursor_when_its_key_column_is_renamed() {
     )
     .await;
     let renamed = PRODUCT_DOCUMENTS.replace("select id,", "select product_id as id,");
-    go_on(&shop, 2).await;
+    shop.go_on(2).await;
     products_are(&shop, &renamed).await;
     assert_eq!(shop.text("select run from anabranch.run where entity = 'public.products'").await, run);
     let log = shop.scene.host.log()[from..].to_owned();
     assert!(!log.contains("begins again from the first row"), "{log}");
     // The same across a restart, when the cursor comes from the state schema.
     sql(&shop, "alter table public.products rename column product_id to id").await;
-    midway(&shop).await;
+    shop.midway().await;
     shop.scene.host.kill().unwrap();
     sql(&shop, "alter table public.products rename column id to product_id").await;
     let from = shop.scene.host.log_length();
     shop.scene.host.start().unwrap();
     shop.scene.host.wait_log(from, "goes on from its cursor", SOON).await.unwrap();
-    go_on(&shop, 3).await;
+    shop.go_on(3).await;
     products_are(&shop, &renamed).await;
     let log = shop.scene.host.log()[from..].to_owned();
     assert!(
@@ -157,10 +135,10 @@ const REKEY: &str = "alter table public.products drop constraint products_pkey, 
 #[tokio::test(flavor = "multi_thread")]
 async fn c023_a_table_whose_key_changes_starts_over_with_other_ids() {
     let shop = Shop::built(2000, 100).await;
-    midway(&shop).await;
+    shop.midway().await;
     // First no row comes along the stream that would tell, then one that does.
     sql(&shop, REKEY).await;
-    go_on(&shop, 3).await;
+    shop.go_on(3).await;
     products_are(&shop, &by_two()).await;
     sql(&shop, "alter table public.products drop constraint products_pkey, add primary key (id)").await;
     sql(&shop, "update public.products set name = 'back' where id = 1").await;
@@ -193,7 +171,7 @@ const REPLACED_ROWS: &str = "select '{}', array['new'], true, 1.50, 'Another', '
 #[tokio::test(flavor = "multi_thread")]
 async fn c045_a_table_that_is_made_again_during_a_run_is_rebuilt_from_nothing() {
     let shop = Shop::built(3000, 100).await;
-    midway(&shop).await;
+    shop.midway().await;
     sql(
         &shop,
         &format!(
@@ -202,7 +180,7 @@ async fn c045_a_table_that_is_made_again_during_a_run_is_rebuilt_from_nothing() 
         ),
     )
     .await;
-    go_on(&shop, 3).await;
+    shop.go_on(3).await;
     shop.check().await;
     assert_eq!(shop.scene.table("products").count().unwrap(), 600);
     sql(&shop, "update public.products set name = 'live' where id = 2001").await;
@@ -234,7 +212,7 @@ async fn c045_a_table_that_was_made_again_while_stopped_is_rebuilt_from_nothing(
 #[tokio::test(flavor = "multi_thread")]
 async fn c045_tables_that_are_swapped_by_renames_are_told_apart() {
     let shop = Shop::built(3000, 100).await;
-    midway(&shop).await;
+    shop.midway().await;
     sql(
         &shop,
         &format!(
@@ -249,7 +227,7 @@ async fn c045_tables_that_are_swapped_by_renames_are_told_apart() {
         ),
     )
     .await;
-    go_on(&shop, 3).await;
+    shop.go_on(3).await;
     sql(&shop, "update public.products_old set name = 'nobody sees me either' where id < 10").await;
     sql(&shop, "update public.products set name = 'live' where id = 2003").await;
     shop.check().await;
@@ -272,7 +250,7 @@ async fn a_partitioned_table_is_read_through_its_root_while_rows_and_partitions_
     )
     .await;
     shop.scene.host.start().unwrap();
-    midway(&shop).await;
+    shop.midway().await;
     // Rows move between partitions, in both directions over the cursor; a partition comes with rows that were
     // written before, behind the cursor, and one goes with rows that were not read yet.
     sql(
@@ -287,7 +265,7 @@ async fn a_partitioned_table_is_read_through_its_root_while_rows_and_partitions_
     )
     .await;
     sql(&shop, &insert_products(5001, 5010, 0)).await;
-    go_on(&shop, 2).await;
+    shop.go_on(2).await;
     shop.check().await;
     sql(&shop, "update public.products set id = id + 2500 where id between 3001 and 3010").await;
     sql(&shop, "delete from public.products where id > 5040").await;
@@ -315,7 +293,7 @@ async fn c039_a_row_filter_holds_for_backfill_and_stream() {
     )
     .await;
     let filtered = format!("{PRODUCT_DOCUMENTS} and stock < 250");
-    midway(&shop).await;
+    shop.midway().await;
     // In and out, on both sides of the cursor.
     sql(
         &shop,
@@ -324,7 +302,7 @@ async fn c039_a_row_filter_holds_for_backfill_and_stream() {
          update public.products set stock = 1 where id = 30",
     )
     .await;
-    go_on(&shop, 2).await;
+    shop.go_on(2).await;
     products_are(&shop, &filtered).await;
     sql(&shop, "update public.products set stock = 499 where id between 100 and 200").await;
     sql(&shop, "update public.products set stock = 3 where id between 150 and 160").await;
@@ -339,24 +317,27 @@ async fn c040_a_column_list_holds_for_backfill_and_stream() {
         "create publication PUBLICATION for table public.products {listed}, public.orders"
     ))
     .await;
-    midway(&shop).await;
+    shop.midway().await;
     let name = shop.scene.database.name.clone();
     let set =
         |list: &str| format!("alter publication \"{name}\" set table public.products {list}, public.orders");
     sql(&shop, "update public.products set stock = 1, name = 'listed' where id in (1, 2999)").await;
     sql(&shop, &set("(id, sku, name, description, price, active, tags, attributes)")).await;
     sql(&shop, "update public.products set sku = 'x', name = 'more' where id in (2, 2998)").await;
-    go_on(&shop, 2).await;
+    shop.go_on(2).await;
     shop.check().await;
 
     sql(&shop, &set("(id, name, description, active, tags, attributes)")).await;
-    sql(&shop, "update public.products set price = 7 where id = 3").await;
+    // Read without it, as the stream would be.
+    shop.asked(&["request", PRODUCTS]);
     let error = shop.scene.error_of("products").await;
     assert!(error.contains("`price`"), "{error}");
+    sql(&shop, "update public.products set price = 7 where id = 3").await;
     sql(&shop, "update public.orders set total = 5 where id = 3").await;
     shop.scene.settled(ORDER_DOCUMENTS, "orders").await;
     sql(&shop, &set("")).await;
     sql(&shop, "update public.products set name = 'whole' where id in (4, 2996)").await;
+    shop.reached("products", 3).await;
     shop.check().await;
 }
 
@@ -371,10 +352,10 @@ async fn a_table_without_a_key_waits_beside_a_good_one_until_it_has_one() {
     assert!(error.contains("primary key") && error.contains("public.orders"), "{error}");
     // The application's own statements work meanwhile.
     sql(&shop, "update public.orders set total = total + 1 where id <= 10").await;
-    midway(&shop).await;
+    shop.midway().await;
     sql(&shop, "alter table public.orders add primary key (id)").await;
     shop.reached("orders", 1).await;
-    go_on(&shop, 2).await;
+    shop.go_on(2).await;
     shop.check().await;
     sql(&shop, "delete from public.orders where id <= 10").await;
     shop.check().await;
