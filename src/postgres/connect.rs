@@ -32,6 +32,8 @@ pub enum Purpose {
     State,
     /// The leader's lock.
     Leader,
+    /// What operators ask for.
+    Requests,
 }
 
 impl Purpose {
@@ -42,6 +44,7 @@ impl Purpose {
             Self::Control => "control",
             Self::State => "state",
             Self::Leader => "leader",
+            Self::Requests => "requests",
         }
     }
 }

@@ -105,7 +105,7 @@ impl Desk {
     }
 
     async fn listen(&mut self) -> Result<(), TermError> {
-        let mut client = self.settings.connect(Purpose::State).await?;
+        let mut client = self.settings.connect(Purpose::Requests).await?;
         client.batch_execute(&format!("listen {CHANNEL}")).await.map_err(postgres::Error::from)?;
         // What was taken and never told: by a host that is no more, or as the connection broke.
         self.store.release_requests(&client).await?;
