@@ -109,36 +109,18 @@ fn mapping(version: &str, generation: i64, built: i64) -> StoredMapping {
         "transform": { "name": "product-search", "version": version, "sha256": "00" },
         "inputs": { "tables": [], "depends_on": [], "wants_deletes": false, "names_ids": false }
     });
-    StoredMapping {
-        name: "search".into(),
-        entity: products(),
-        table_oid: 1,
-        identity: identity.to_string(),
-        generation,
-        built,
-        accepted: Lsn(1),
-        status: MappingStatus::Running,
-        last_error: None,
-        attempts: 0,
-        purge: false,
-    }
+    let first = StoredMapping::new("search", products(), 1, identity.to_string());
+    StoredMapping { generation, built, accepted: Lsn(1), ..first }
 }
 
 fn run(status: RunStatus) -> StoredRun {
     StoredRun {
-        entity: products(),
-        run: "r".into(),
-        mappings: vec!["search".into()],
         status,
-        cursor: None,
         rows: 41,
         chunks: 2,
         estimate: Some(100),
-        attempts: 0,
-        last_error: None,
-        not_before: 0,
-        scope: None,
         report: Report { rows: 41, retries: 2, wall_ms: 4000, reading_ms: 3000, ..Report::default() },
+        ..StoredRun::new(products(), "r", vec!["search".into()])
     }
 }
 

@@ -140,7 +140,6 @@ async fn status_of_a_database_without_an_installation() {
 #[tokio::test(flavor = "multi_thread")]
 async fn status_shows_what_is_stored() {
     use anabranch::{
-        backfill::Report,
         model::{EntityName, Lsn},
         state::{Installation, MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
     };
@@ -164,33 +163,21 @@ async fn status_shows_what_is_stored() {
         "transform":{"name":"p","version":"1.4.0","sha256":"ab"},"version_key":"2",
         "inputs":{"tables":[],"depends_on":[],"wants_deletes":false,"names_ids":false}}"#;
     let mapping = StoredMapping {
-        name: "m".into(),
-        entity: entity.clone(),
-        table_oid: 0,
-        identity: identity.into(),
         generation: 2,
         built: 1,
         accepted: Lsn(0x16_0000_0010),
         status: MappingStatus::Failing,
         last_error: Some("the sink is full".into()),
         attempts: 4,
-        purge: false,
+        ..StoredMapping::new("m", entity.clone(), 0, identity)
     };
     store.save_mapping(&client, &mapping).await.unwrap();
     let run = StoredRun {
-        entity,
-        run: "r1".into(),
-        mappings: vec!["m".into()],
         status: RunStatus::Running,
-        cursor: None,
         rows: 41,
         chunks: 2,
         estimate: Some(100),
-        attempts: 0,
-        last_error: None,
-        not_before: 0,
-        scope: None,
-        report: Report::default(),
+        ..StoredRun::new(entity, "r1", vec!["m".into()])
     };
     store.save_run(&client, &run).await.unwrap();
 

@@ -4,8 +4,8 @@
 use std::{process::Output, time::Duration};
 
 use anabranch::{
-    model::{EntityName, Lsn},
-    state::{MappingStatus, Store, StoredMapping},
+    model::EntityName,
+    state::{Store, StoredMapping},
 };
 use serde_json::Value;
 use testkit::{Database, Host, guests::Guest};
@@ -94,19 +94,9 @@ async fn store(database: &Database, change: impl FnOnce(&mut Value)) {
         "inputs": { "tables": [], "depends_on": [], "wants_deletes": false, "names_ids": false }
     });
     change(&mut identity);
-    let mapping = StoredMapping {
-        name: MAPPING.into(),
-        entity: EntityName::new("public", "products"),
-        table_oid: 0,
-        identity: identity.to_string(),
-        generation: 1,
-        built: 1,
-        accepted: Lsn::ZERO,
-        status: MappingStatus::Running,
-        last_error: None,
-        attempts: 0,
-        purge: false,
-    };
+    let products = EntityName::new("public", "products");
+    let mapping =
+        StoredMapping { built: 1, ..StoredMapping::new(MAPPING, products, 0, identity.to_string()) };
     store.save_mapping(&client, &mapping).await.unwrap();
 }
 

@@ -4,7 +4,7 @@
 use anabranch::{
     backfill::Report,
     model::{EntityName, Lsn, Scope},
-    state::{MappingStatus, RunStatus, StateError, Store, StoredMapping, StoredRun, Target},
+    state::{RunStatus, StateError, Store, StoredMapping, StoredRun, Target},
 };
 use testkit::{Database, shared};
 use tokio_postgres::Client;
@@ -28,37 +28,12 @@ fn table() -> Target {
 }
 
 fn mapping(name: &str, generation: i64, built: i64) -> StoredMapping {
-    StoredMapping {
-        name: name.into(),
-        entity: products(),
-        table_oid: 1,
-        identity: "{}".into(),
-        generation,
-        built,
-        accepted: Lsn(1),
-        status: MappingStatus::Running,
-        last_error: None,
-        attempts: 0,
-        purge: false,
-    }
+    StoredMapping { generation, built, accepted: Lsn(1), ..StoredMapping::new(name, products(), 1, "{}") }
 }
 
 fn run(name: &str, status: RunStatus, scope: Option<Scope>) -> StoredRun {
-    StoredRun {
-        entity: products(),
-        run: name.into(),
-        mappings: vec!["a".into(), "b".into()],
-        status,
-        cursor: None,
-        rows: 0,
-        chunks: 0,
-        estimate: Some(100),
-        attempts: 0,
-        last_error: None,
-        not_before: 0,
-        scope,
-        report: Report::default(),
-    }
+    let mappings = vec!["a".into(), "b".into()];
+    StoredRun { status, estimate: Some(100), scope, ..StoredRun::new(products(), name, mappings) }
 }
 
 fn keys() -> Scope {

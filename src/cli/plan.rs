@@ -241,19 +241,11 @@ mod tests {
     #[test]
     fn the_last_run_tells_how_long_it_takes() {
         let mut last = StoredRun {
-            entity: EntityName::new("public", "t"),
-            run: "r".into(),
-            mappings: Vec::new(),
             status: RunStatus::Complete,
-            cursor: None,
             rows: 10,
             chunks: 1,
-            estimate: None,
-            attempts: 0,
-            last_error: None,
-            not_before: 0,
-            scope: None,
             report: Report { rows: 10_000, wall_ms: 2_000, ..Report::default() },
+            ..StoredRun::new(EntityName::new("public", "t"), "r", Vec::new())
         };
         let new = Decision::New { backfill: true };
         let with = |last: &StoredRun| step_shape("m".into(), None, &new, Some(1_000_000), Some(last));

@@ -113,7 +113,8 @@ pub struct Item {
 }
 
 impl Item {
-    fn new(name: impl Into<String>, step: Step) -> Self {
+    /// An item of which nothing else is known.
+    pub fn new(name: impl Into<String>, step: Step) -> Self {
         Self {
             name: name.into(),
             part: None,

@@ -20,36 +20,21 @@ fn mapping(name: &str, version: &str, generation: i64, built: i64) -> StoredMapp
         "transform": { "name": "search", "version": version, "sha256": "00" },
         "inputs": { "tables": [], "depends_on": [], "wants_deletes": false, "names_ids": false }
     });
-    StoredMapping {
-        name: name.into(),
-        entity: products(),
-        table_oid: 1,
-        identity: identity.to_string(),
-        generation,
-        built,
-        accepted: Lsn(1),
-        status: MappingStatus::Running,
-        last_error: None,
-        attempts: 0,
-        purge: false,
-    }
+    let first = StoredMapping::new(name, products(), 1, identity.to_string());
+    StoredMapping { generation, built, accepted: Lsn(1), ..first }
 }
 
 fn run(status: RunStatus, scope: Option<Scope>) -> StoredRun {
+    let mappings = vec!["a".into(), "b".into()];
+    let queued = StoredRun::new(products(), format!("{status:?}{scope:?}"), mappings);
     StoredRun {
-        entity: products(),
-        run: format!("{status:?}{scope:?}"),
-        mappings: vec!["a".into(), "b".into()],
         status,
-        cursor: None,
         rows: 410_211,
         chunks: 83,
         estimate: Some(1_000_000),
-        attempts: 0,
-        last_error: None,
-        not_before: 0,
         scope,
         report: Report { retries: 2, wall_ms: 48_000, ..Report::default() },
+        ..queued
     }
 }
 

@@ -145,14 +145,12 @@ impl Documents {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn one(destination: &str, id: &str, body: &str) -> Documents {
-        let mut documents = Documents::new("public.t", Origin::Stream, 1);
-        let destination = documents.destination(destination);
-        let (id, body) = (documents.push_bytes(id.as_bytes()), documents.push_bytes(body.as_bytes()));
-        documents.entries.push(DocumentEntry {
+impl Documents {
+    /// For unit tests: an insert's upsert, committed at LSN 1.
+    pub(crate) fn upsert(&mut self, destination: &str, id: &str, body: &str) {
+        let destination = self.destination(destination);
+        let (id, body) = (self.push_bytes(id.as_bytes()), self.push_bytes(body.as_bytes()));
+        self.entries.push(DocumentEntry {
             operation: DocumentOperation::Upsert,
             destination,
             id,
@@ -162,6 +160,16 @@ mod tests {
             commit_lsn: Lsn(1),
             commit_time: 0,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(destination: &str, id: &str, body: &str) -> Documents {
+        let mut documents = Documents::new("public.t", Origin::Stream, 1);
+        documents.upsert(destination, id, body);
         documents
     }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use tracing::{info, warn};
 
 use crate::{
-    backfill::{Controls, RunView, TableControl},
+    backfill::{Controls, RunSpec, RunView, TableControl},
     model::EntityName,
     pipeline::{LaneId, WorkId},
-    state::{StoredControl, StoredMapping, StoredRequest, Target},
+    state::{StoredControl, StoredMapping, StoredRequest, StoredRun, Target},
 };
 
 use super::{
@@ -118,10 +118,7 @@ impl Pump {
             }
         }
         let spec = self.branch.run_for(&mut self.lanes, &running, &self.ledger);
-        let run = spec.as_ref().map(|spec| {
-            let begun = self.machine.run(spec.table).is_some_and(|view| view.started);
-            Box::new(stored_run(spec, begun))
-        });
+        let run = spec.as_ref().map(|spec| self.as_stored(spec));
         let mappings: Vec<StoredMapping> = meant
             .iter()
             .filter_map(|id| self.lanes.get(id))
@@ -129,10 +126,21 @@ impl Pump {
             .collect();
         self.scribe.note(Note::Requested { mappings, run, requests });
         if let Some(spec) = spec {
-            let commands = self.machine.add(spec);
-            self.carry_out(commands);
-            self.hand_out_purges();
+            self.add_run(spec);
         }
+    }
+
+    /// How a whole table's run is stored that is about to begin. In place of one that has begun, it has, too.
+    pub(super) fn as_stored(&self, spec: &RunSpec) -> Box<StoredRun> {
+        let begun = self.machine.run(spec.table).is_some_and(|view| view.started);
+        Box::new(stored_run(spec, begun))
+    }
+
+    /// Begins a run that is stored, with the purges that are due to its mappings.
+    pub(super) fn add_run(&mut self, spec: RunSpec) {
+        let commands = self.machine.add(spec);
+        self.carry_out(commands);
+        self.hand_out_purges();
     }
 
     /// A part of a table is read for mappings that follow the stream; for others, once they do.
@@ -146,8 +154,7 @@ impl Pump {
         let Some(spec) = scoped(&run, scope, meant, &self.lanes, &self.ledger) else { return };
         let run = Some(Box::new(stored_run(&spec, false)));
         self.scribe.note(Note::Requested { mappings: Vec::new(), run, requests: vec![request.id] });
-        let commands = self.machine.add(spec);
-        self.carry_out(commands);
+        self.add_run(spec);
     }
 
     /// Looks again at requests whose mappings did not work.

@@ -445,20 +445,12 @@ fn go_on(spec: &mut RunSpec, stored: &StoredRun) {
 
 /// How a run that begins is stored: withdrawable, unless it takes the place of one that has `begun`.
 pub(super) fn stored_run(spec: &RunSpec, begun: bool) -> StoredRun {
+    let mappings = spec.mappings.iter().cloned().collect();
     StoredRun {
-        entity: spec.entity.clone(),
-        run: spec.run.to_string(),
-        mappings: spec.mappings.iter().cloned().collect(),
         status: if begun { RunStatus::Running } else { RunStatus::Queued },
-        cursor: None,
-        rows: 0,
-        chunks: 0,
         estimate: spec.estimate.and_then(|rows| i64::try_from(rows).ok()),
-        attempts: 0,
-        last_error: None,
-        not_before: 0,
         scope: spec.scope.as_deref().cloned(),
-        report: Report::default(),
+        ..StoredRun::new(spec.entity.clone(), &*spec.run, mappings)
     }
 }
 

@@ -130,7 +130,7 @@ pub(super) fn shared_destinations<'a>(
 mod tests {
     use super::*;
     use crate::{
-        model::{DocumentEntry, DocumentOperation, Lsn, Operation, Origin},
+        model::{Lsn, Origin},
         runtime::token::{History, RunAdvance, RunToken},
     };
 
@@ -147,20 +147,7 @@ mod tests {
 
     fn documents(origin: Origin, ids: &[&str]) -> Step {
         let mut documents = Documents::new("public.products", origin, 1);
-        let destination = documents.destination("products");
-        for id in ids {
-            let (id, body) = (documents.push_bytes(id.as_bytes()), documents.push_bytes(b"{}"));
-            documents.entries.push(DocumentEntry {
-                operation: DocumentOperation::Upsert,
-                destination,
-                id,
-                body,
-                change: 0,
-                source: Operation::Insert,
-                commit_lsn: Lsn(1),
-                commit_time: 0,
-            });
-        }
+        ids.iter().for_each(|id| documents.upsert("products", id, "{}"));
         Step::Deliver(documents)
     }
 

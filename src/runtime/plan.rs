@@ -360,17 +360,8 @@ fn plan_one(
     let WantedMapping { mapping, rollout, .. } = wanted;
     let identity = identity_text(&mapping.name, &rollout.identity)?;
     let fresh = StoredMapping {
-        name: mapping.name.clone(),
-        entity: mapping.entity.clone(),
-        table_oid: table.oid,
-        identity,
-        generation: 1,
-        built: 0,
         accepted: source.joined,
-        status: MappingStatus::Running,
-        last_error: None,
-        attempts: 0,
-        purge: false,
+        ..StoredMapping::new(mapping.name.as_str(), mapping.entity.clone(), table.oid, identity)
     };
     let mut purge = before.is_some_and(|before| before.purge);
     let mut refusal = table.problem.clone();

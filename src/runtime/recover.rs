@@ -80,7 +80,6 @@ pub(super) async fn take_up(
     let mut silent = BTreeSet::new();
     for plan in planned.iter_mut() {
         plan.shares = shares.remove(&plan.stored.name).unwrap_or_default();
-        plan.token = as_stored(&plan.stored, source);
         let outlet = &context.sinks[&plan.mapping.sink];
         let asks = plan.verdict == Verdict::Runs && outlet.capabilities().progress;
         if !asks || silent.contains(&plan.mapping.sink) {

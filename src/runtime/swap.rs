@@ -15,7 +15,6 @@ use crate::{
 };
 
 use super::{
-    branch::stored_run,
     error::TermError,
     plan,
     pump::{Pump, Stopped},
@@ -33,11 +32,7 @@ impl Pump {
     pub(super) fn begin_backfills(&mut self, scoped: &[StoredRun]) {
         let mut specs = self.branch.first_runs(&mut self.lanes, &self.ledger, &self.scribe);
         specs.extend(self.branch.scoped_runs(scoped, &self.lanes, &self.ledger, &self.scribe));
-        for spec in specs {
-            let commands = self.machine.add(spec);
-            self.carry_out(commands);
-        }
-        self.hand_out_purges();
+        specs.into_iter().for_each(|spec| self.add_run(spec));
     }
 
     /// Lanes that follow the stream again may have left their run.
@@ -96,11 +91,8 @@ impl Pump {
 
     fn rebuild(&mut self, id: LaneId) {
         if let Some(spec) = self.branch.run_for(&mut self.lanes, &[id], &self.ledger) {
-            let begun = self.machine.run(spec.table).is_some_and(|view| view.started);
-            self.scribe.note(Note::Run(Box::new(stored_run(&spec, begun))));
-            let commands = self.machine.add(spec);
-            self.carry_out(commands);
-            self.hand_out_purges();
+            self.scribe.note(Note::Run(self.as_stored(&spec)));
+            self.add_run(spec);
         }
     }
 

@@ -36,6 +36,30 @@ pub struct StoredMapping {
     pub purge: bool,
 }
 
+impl StoredMapping {
+    /// A mapping as it is first stored: running, its first generation not built.
+    pub fn new(
+        name: impl Into<String>,
+        entity: EntityName,
+        table_oid: u32,
+        identity: impl Into<String>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            entity,
+            table_oid,
+            identity: identity.into(),
+            generation: 1,
+            built: 0,
+            accepted: Lsn::ZERO,
+            status: MappingStatus::Running,
+            last_error: None,
+            attempts: 0,
+            purge: false,
+        }
+    }
+}
+
 /// How a mapping is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MappingStatus {

@@ -45,6 +45,28 @@ pub struct StoredRun {
     pub report: Report,
 }
 
+impl StoredRun {
+    /// A run of a whole table that has not begun.
+    #[must_use]
+    pub fn new(entity: EntityName, run: impl Into<String>, mappings: Vec<String>) -> Self {
+        Self {
+            entity,
+            run: run.into(),
+            mappings,
+            status: RunStatus::Queued,
+            cursor: None,
+            rows: 0,
+            chunks: 0,
+            estimate: None,
+            attempts: 0,
+            last_error: None,
+            not_before: 0,
+            scope: None,
+            report: Report::default(),
+        }
+    }
+}
+
 /// How long ago things happened to a run, by the server's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunAge {

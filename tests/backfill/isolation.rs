@@ -161,33 +161,10 @@ fn as_role(url: &str, role: &str) -> String {
     format!("{scheme}://{role}@{place}")
 }
 
-const REMOTE: &str = r#"
-[sink.out]
-kind = "sqlite"
-path = "out.db"
-
-[sink.remote]
-kind = "http"
-timeout = "5s"
-url = "URL"
-
-[backfill]
-chunk_size = 500
-
-[[map]]
-name = "products"
-table = "public.products"
-transform = "product-search"
-sink = "remote"
-destination = "products"
-
-[[map]]
-name = "orders"
-table = "public.orders"
-transform = "order-summary"
-sink = "out"
-destination = "orders"
-"#;
+/// The products to a sink of their own, whose settings these are; the orders as in [`TWO`].
+fn apart(sink: &str) -> String {
+    format!("[sink.remote]\n{sink}{}", TWO.replacen("sink = \"out\"", "sink = \"remote\"", 1))
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c071_a_sink_that_answers_500_holds_its_table_alone() {
@@ -197,7 +174,8 @@ async fn c071_a_sink_that_answers_500_holds_its_table_alone() {
         Receiver::start(move |_, _| Reply::status(if told.load(Ordering::Relaxed) { 500 } else { 200 }))
             .await;
     let mut shop = Shop::new(6000, 500).await;
-    shop.scene.config(&REMOTE.replace("URL", &receiver.url("/documents")));
+    let url = receiver.url("/documents");
+    shop.scene.config(&apart(&format!("kind = \"http\"\ntimeout = \"5s\"\nurl = \"{url}\"\n")));
     shop.scene.host.start().unwrap();
     shop.reached("products", 1).await;
     let first = receiver.received().len();
@@ -223,10 +201,7 @@ async fn c071_a_sink_that_answers_500_holds_its_table_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sink_that_cannot_be_opened_holds_its_table_alone() {
     let mut shop = Shop::new(3000, 500).await;
-    let file = "[sink.remote]\nkind = \"sqlite\"\npath = \"taken.db\"\n";
-    let (start, rest) = REMOTE.split_once("[sink.remote]").unwrap();
-    let (_, rest) = rest.split_once("[backfill]").unwrap();
-    shop.scene.config(&format!("{start}{file}\n[backfill]{rest}"));
+    shop.scene.config(&apart("kind = \"sqlite\"\npath = \"taken.db\"\n"));
     std::fs::create_dir(shop.scene.host.path("taken.db")).unwrap();
     shop.scene.host.start().unwrap();
     let error = shop.scene.error_of("products").await;

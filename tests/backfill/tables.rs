@@ -168,18 +168,20 @@ const REPLACEMENT: &str = "(
 const REPLACED_ROWS: &str = "select '{}', array['new'], true, 1.50, 'Another', 'replaced ' || g, g
     from generate_series(2001, 2600) as g";
 
+/// Drops the products and makes another table of that name.
+async fn make_again(shop: &Shop) {
+    let statements = format!(
+        "begin; drop table public.products; create table public.products {REPLACEMENT};
+         insert into public.products {REPLACED_ROWS}; commit"
+    );
+    sql(shop, &statements).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn c045_a_table_that_is_made_again_during_a_run_is_rebuilt_from_nothing() {
     let shop = Shop::built(3000, 100).await;
     shop.midway().await;
-    sql(
-        &shop,
-        &format!(
-            "begin; drop table public.products; create table public.products {REPLACEMENT};
-             insert into public.products {REPLACED_ROWS}; commit"
-        ),
-    )
-    .await;
+    make_again(&shop).await;
     shop.go_on(3).await;
     shop.check().await;
     assert_eq!(shop.scene.table("products").count().unwrap(), 600);
@@ -194,14 +196,7 @@ async fn c045_a_table_that_was_made_again_while_stopped_is_rebuilt_from_nothing(
     shop.scene.host.kill().unwrap();
     // The old table's last changes are still to be streamed, and are of nothing that is there.
     sql(&shop, "update public.products set name = 'late', active = true where id <= 10").await;
-    sql(
-        &shop,
-        &format!(
-            "begin; drop table public.products; create table public.products {REPLACEMENT};
-             insert into public.products {REPLACED_ROWS}; commit"
-        ),
-    )
-    .await;
+    make_again(&shop).await;
     shop.scene.host.start().unwrap();
     shop.reached("products", 2).await;
     shop.check().await;
@@ -252,7 +247,7 @@ async fn a_partitioned_table_is_read_through_its_root_while_rows_and_partitions_
     shop.scene.host.start().unwrap();
     shop.midway().await;
     // Rows move between partitions, in both directions over the cursor; a partition comes with rows that were
-    // written before, behind the cursor, and one goes with rows that were not read yet.
+    // written before, ahead of the cursor.
     sql(
         &shop,
         "update public.products set id = id + 3000 where id between 1 and 20;

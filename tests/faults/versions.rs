@@ -12,7 +12,7 @@ use std::{
 use anabranch::{
     backfill::Report,
     model::Lsn,
-    state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
+    state::{RunStatus, Store, StoredMapping, StoredRun},
 };
 use serde_json::Value;
 use testkit::{
@@ -289,19 +289,8 @@ async fn other_bytes_of_the_same_version_are_refused_and_lose_nothing() {
 }
 
 fn stored(generation: i64, built: i64) -> StoredMapping {
-    StoredMapping {
-        name: "products".to_owned(),
-        entity: PRODUCTS.parse().unwrap(),
-        table_oid: 1,
-        identity: "{}".to_owned(),
-        generation,
-        built,
-        accepted: Lsn(1),
-        status: MappingStatus::Running,
-        last_error: None,
-        attempts: 0,
-        purge: false,
-    }
+    let first = StoredMapping::new("products", PRODUCTS.parse().unwrap(), 1, "{}");
+    StoredMapping { generation, built, accepted: Lsn(1), ..first }
 }
 
 /// A crash between the note of a new generation and the note of its run must not make it go on with the run of
@@ -313,21 +302,9 @@ async fn a_new_generation_does_not_go_on_with_the_run_of_the_old_one() {
     let store = Store::new("faults");
     store.upgrade(&client).await.unwrap();
     store.save_mapping(&client, &stored(1, 0)).await.unwrap();
-    let run = StoredRun {
-        entity: PRODUCTS.parse().unwrap(),
-        run: "first".to_owned(),
-        mappings: vec!["echo".to_owned(), "products".to_owned()],
-        status: RunStatus::Running,
-        cursor: None,
-        rows: 0,
-        chunks: 0,
-        estimate: None,
-        attempts: 0,
-        last_error: None,
-        not_before: 0,
-        scope: None,
-        report: Report::default(),
-    };
+    let mappings = vec!["echo".to_owned(), "products".to_owned()];
+    let queued = StoredRun::new(PRODUCTS.parse().unwrap(), "first", mappings);
+    let run = StoredRun { status: RunStatus::Running, ..queued };
     store.save_run(&client, &run).await.unwrap();
     store.save_cursor(&client, "first", "{}", 10, 1, &Report::default()).await.unwrap();
     store.save_mapping(&client, &stored(1, 0)).await.unwrap();

@@ -291,19 +291,7 @@ mod tests {
 
     #[test]
     fn lines_are_told_when_they_change_and_at_intervals() {
-        let item = |step| Item {
-            name: "public.t".into(),
-            part: None,
-            step,
-            rows: 1,
-            estimate: None,
-            elapsed: None,
-            left: None,
-            retries: 0,
-            throttled: Duration::ZERO,
-            rate: None,
-            error: None,
-        };
+        let item = |step| Item { rows: 1, ..Item::new("public.t", step) };
         let standing = |step, notes: &[&str]| Standing {
             verdict: Verdict::Waiting,
             items: vec![item(step)],

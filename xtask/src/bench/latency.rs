@@ -19,15 +19,18 @@ use tokio_postgres::Client;
 use super::figures::Figures;
 use super::source::{Bench, DEADLINE, Source};
 
-const SESSIONS: u64 = 8;
-const PER_SECOND: u64 = 1000;
+pub(super) const SESSIONS: u64 = 8;
+pub(super) const PER_SECOND: u64 = 1000;
+/// Rows that change, in turn.
+pub(super) const ROWS: u64 = 1000;
+const UPDATE: &str = "update public.products set stock = stock + 1, active = true where id = $1";
 /// Seconds at the beginning that do not count.
 const WARM_UP: u64 = 2;
 
 pub(super) async fn measure(bench: &Bench, seconds: u64, figures: &mut Figures) -> Result<()> {
     figures.say(&format!("== latency: {PER_SECOND} transactions a second for {seconds} s"));
     let source = Source::open().await?;
-    source.client.batch_execute(&shop::insert_products(1, 1000, 0)).await?;
+    source.client.batch_execute(&shop::insert_products(1, ROWS, 0)).await?;
     let mut host = source.host(bench, "bench", "kind = \"stdout\"", false)?;
     let output = host.start_piped()?;
     host.wait_log(0, ": streaming ", DEADLINE).await?;
@@ -39,7 +42,7 @@ pub(super) async fn measure(bench: &Bench, seconds: u64, figures: &mut Figures) 
     let mut writers = tokio::task::JoinSet::new();
     for session in 0..SESSIONS {
         let client = connect(&source.url()).await?;
-        writers.spawn(write(client, session, total / SESSIONS, begin));
+        writers.spawn(write(client, UPDATE, session, begin, move |number| number < total / SESSIONS));
     }
     while let Some(written) = writers.join_next().await {
         written??;
@@ -69,19 +72,27 @@ pub(super) fn percentile(sorted: &[f64], percent: usize) -> f64 {
     sorted.get(rank.min(sorted.len().saturating_sub(1))).copied().unwrap_or(f64::NAN)
 }
 
-/// Updates rows of its own, each at its appointed time; late ones follow at once.
-async fn write(client: Client, session: u64, count: u64, begin: tokio::time::Instant) -> Result<()> {
+/// A session's transactions: `update` with the ids of its rows, each at its appointed time, late ones at once, as
+/// long as `more` says of their number. Says how many.
+pub(super) async fn write(
+    client: Client,
+    update: &str,
+    session: u64,
+    begin: tokio::time::Instant,
+    more: impl Fn(u64) -> bool,
+) -> Result<u64> {
     client.batch_execute("set synchronous_commit = on").await?;
-    let update = "update public.products set stock = stock + 1, active = true where id = $1";
     let update = client.prepare(update).await?;
     let pause = Duration::from_micros(1_000_000 * SESSIONS / PER_SECOND);
     let shift = pause.mul_f64(session as f64 / SESSIONS as f64);
-    for number in 0..count {
+    let mut number = 0;
+    while more(number) {
         tokio::time::sleep_until(begin + shift + pause * u32::try_from(number)?).await;
-        let id = i64::try_from(1 + (number * SESSIONS + session) % 1000)?;
+        let id = i64::try_from(1 + (number * SESSIONS + session) % ROWS)?;
         client.execute(&update, &[&id]).await?;
+        number += 1;
     }
-    Ok(())
+    Ok(number)
 }
 
 pub(super) struct Line {

@@ -14,17 +14,16 @@ use anyhow::{Context, Result, bail};
 use testkit::guests::{self, Guest};
 use testkit::postgres::connect;
 use testkit::{Host, shop};
-use tokio_postgres::Client;
 
 use super::backfill::{copy, took};
 use super::figures::Figures;
-use super::latency::{Line, percentile, read};
+use super::latency::{Line, PER_SECOND, ROWS, SESSIONS, percentile, read, write};
+use super::memory::mib;
 use super::source::{Bench, DEADLINE, Source};
 
-const SESSIONS: u64 = 8;
-const PER_SECOND: u64 = 1000;
-/// Rows of each table that change.
-const ROWS: u64 = 1000;
+/// One row of each table.
+const BOTH: &str = "with one as (update public.products set stock = stock + 1 where id = $1) \
+                    update public.orders set total = total + 1, status = 'paid' where id = $1";
 /// Before the first figure.
 const WARM_UP: Duration = Duration::from_secs(3);
 
@@ -43,7 +42,8 @@ pub(super) async fn measure(bench: &Bench, rows: u64, seconds: u64, figures: &mu
     let mut writers = tokio::task::JoinSet::new();
     for session in 0..SESSIONS {
         let client = connect(&source.url()).await?;
-        writers.spawn(write(client, session, begin, Arc::clone(&stop)));
+        let stop = Arc::clone(&stop);
+        writers.spawn(write(client, BOTH, session, begin, move |_| !stop.load(Ordering::Relaxed)));
     }
 
     tokio::time::sleep(WARM_UP).await;
@@ -83,7 +83,7 @@ pub(super) async fn measure(bench: &Bench, rows: u64, seconds: u64, figures: &mu
     figures.one("load_backfill_rows_per_s", rows as f64 / took.as_secs_f64());
     figures.one("load_copy_rows_per_s", rows as f64 / copied.as_secs_f64());
     figures.one("load_backfill_ratio", copied.as_secs_f64() / took.as_secs_f64());
-    figures.one("load_peak_rss_mib", host.peak_memory_kib()? as f64 / 1024.0);
+    figures.one("load_peak_rss_mib", mib(host.peak_memory_kib()?));
     host.terminate(DEADLINE)?;
     reader.join().map_err(|_| anyhow::anyhow!("the reader of the host's output panicked"))??;
     Ok(())
@@ -125,29 +125,6 @@ auto_backfill = false
         source.url()
     ))?;
     Ok(host)
-}
-
-/// One transaction at each appointed time, late ones at once; says how many.
-async fn write(
-    client: Client,
-    session: u64,
-    begin: tokio::time::Instant,
-    stop: Arc<AtomicBool>,
-) -> Result<u64> {
-    client.batch_execute("set synchronous_commit = on").await?;
-    let both = "with one as (update public.products set stock = stock + 1 where id = $1) \
-                update public.orders set total = total + 1, status = 'paid' where id = $1";
-    let both = client.prepare(both).await?;
-    let pause = Duration::from_micros(1_000_000 * SESSIONS / PER_SECOND);
-    let shift = pause.mul_f64(session as f64 / SESSIONS as f64);
-    let mut number = 0;
-    while !stop.load(Ordering::Relaxed) {
-        tokio::time::sleep_until(begin + shift + pause * u32::try_from(number)?).await;
-        let id = i64::try_from(1 + (number * SESSIONS + session) % ROWS)?;
-        client.execute(&both, &[&id]).await?;
-        number += 1;
-    }
-    Ok(number)
 }
 
 /// When each line arrived, and its latency in milliseconds.

@@ -34,6 +34,6 @@ pub(super) async fn measure(
     Ok(())
 }
 
-fn mib(kib: u64) -> f64 {
+pub(super) fn mib(kib: u64) -> f64 {
     kib as f64 / 1024.0
 }
