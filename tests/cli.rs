@@ -151,6 +151,7 @@ async fn status_shows_what_is_stored() {
     let installation = Installation {
         name: "shop".into(),
         publication: "shop_pub".into(),
+        publication_oid: None,
         system_identifier: "7".into(),
         timeline: 1,
         confirmed: Lsn(0x16_0000_0010),

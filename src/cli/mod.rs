@@ -13,14 +13,15 @@ mod prepare;
 mod run;
 mod source;
 mod status;
+mod suspend;
 
-use std::{ffi::OsString, path::PathBuf, process::ExitCode};
+use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::{
     config::{self, Config, ConfigError, LogFormat, LogLevel},
-    control::ControlError,
+    control::{Control, ControlError},
     runtime::{RunError, TermError},
 };
 
@@ -79,6 +80,10 @@ enum Command {
     Status(status::Arguments),
     /// Ask for backfills, cancel, watch, wait for and slow them down, with the installation's database alone.
     Backfill(backfill::Arguments),
+    /// End all streaming, until `resume`: for upgrades of the server, and migrations that a slot blocks.
+    Suspend(suspend::SuspendArguments),
+    /// Let a suspended installation go on.
+    Resume(suspend::ResumeArguments),
     /// Build and look into plugins.
     Plugin(plugin::Arguments),
 }
@@ -145,6 +150,26 @@ impl Context {
     }
 }
 
+/// The value of an argument that limits time.
+fn limit(text: &str) -> Result<Duration, String> {
+    config::duration(text).ok_or_else(|| "a duration such as 90s, 10m or 1h".to_owned())
+}
+
+/// Does something to an installation through a connection that is closed in good order.
+fn with_control<T>(
+    context: &Context,
+    source: &source::SourceArguments,
+    work: impl AsyncFnOnce(&Control) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
+    let (connect, installation) = source.resolve(context)?;
+    context.block_on(async {
+        let control = Control::connect(&connect, installation).await?;
+        let done = work(&control).await;
+        control.close().await;
+        done
+    })
+}
+
 /// Runs the command that `arguments` ask for; the first of them is the name of the program.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let cli = match Cli::try_parse_from(arguments) {
@@ -164,6 +189,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Plugin(arguments) => plugin::run(&context, &arguments),
         Command::Status(arguments) => status::run(&context, &arguments),
         Command::Backfill(arguments) => backfill::run(&context, &arguments),
+        Command::Suspend(arguments) => suspend::suspend(&context, &arguments),
+        Command::Resume(arguments) => suspend::resume(&context, &arguments),
     };
     match result {
         Ok(exit) => exit.code().into(),

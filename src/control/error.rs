@@ -8,6 +8,23 @@ pub enum ControlError {
     /// It cannot be done as it was asked for.
     #[error("{0}")]
     Usage(String),
+    /// Somebody streams from the slot who does not lead.
+    #[error(
+        "server process {pid} streams from the slot {slot}, and no host of this installation does: end it (select \
+         pg_terminate_backend({pid})), and suspend again"
+    )]
+    SlotHeld {
+        /// The slot.
+        slot: String,
+        /// Who has it.
+        pid: i32,
+    },
+    /// What was dropped is there again.
+    #[error("{what} was dropped and is there again: somebody makes it anew; suspend again when nobody does")]
+    Left {
+        /// The slot or the publication.
+        what: String,
+    },
     /// The database.
     #[error(transparent)]
     Postgres(#[from] postgres::Error),
@@ -21,7 +38,8 @@ impl ControlError {
     #[must_use]
     pub fn is_passing(&self) -> bool {
         match self {
-            Self::Usage(_) => false,
+            Self::Usage(_) | Self::Left { .. } => false,
+            Self::SlotHeld { .. } => true,
             Self::Postgres(error) => error.is_retryable(),
             Self::State(StateError::Query { source, .. }) => {
                 source.is_closed()

@@ -1,15 +1,17 @@
-//! What an operator does to the backfills of an installation, from any process that has a connection string:
+//! What an operator does to an installation and its backfills, from any process that has a connection string:
 //! no host, no config and no plugin is needed.
 //!
 //! Guarantees that what a method returned `Ok` for is stored, that it may be called from several places at
-//! once and again, and that the leader is woken. It never touches a slot, a publication or a table of the
-//! application, and never changes what a running backfill has done: the leader carries requests out.
+//! once and again, and that the leader is woken. It never touches a table of the application, never a slot or a
+//! publication but to suspend, and never changes what a running backfill has done: the leader carries requests
+//! out.
 
 mod condition;
 mod error;
 mod keys;
 mod picture;
 mod progress;
+mod suspend;
 mod wait;
 
 use std::time::Duration;
@@ -25,6 +27,7 @@ use crate::{
 pub use error::ControlError;
 pub use picture::Picture;
 pub use progress::{Goal, Item, PluginGoal, Standing, Step, Verdict, describe, progress};
+pub use suspend::{Suspended, settle};
 pub use wait::Waited;
 
 /// Keys of one request at the most; more become several.
@@ -88,6 +91,12 @@ impl Control {
         let client = connect.connect(Purpose::State).await?;
         let store = Store::new(installation.as_str());
         Ok(Self { connect: connect.clone(), installation, store, client })
+    }
+
+    /// The installation's name, which is its slot's.
+    #[must_use]
+    pub fn installation(&self) -> &str {
+        &self.installation
     }
 
     /// Ends the session in good order.

@@ -60,6 +60,15 @@ async fn find(client: &Client, name: &str) -> Result<Option<Found>, Error> {
     .transpose()
 }
 
+/// The oid of the publication of exactly this name: one that was dropped and made anew has another.
+///
+/// # Errors
+/// What the server reports.
+pub async fn publication_oid(client: &Client, name: &str) -> Result<Option<u32>, Error> {
+    let row = client.query_opt("select oid from pg_publication where pubname = $1", &[&name]).await?;
+    row.map(|row| Ok(row.try_get(0)?)).transpose()
+}
+
 /// The tables that the stream names, as the publication has them now (roots where it publishes through them).
 ///
 /// # Errors

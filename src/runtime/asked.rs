@@ -1,5 +1,5 @@
 //! What becomes of what operators ask for: requested backfills begin, purges are handed out and noted, pauses
-//! and rates reach the machine. A table with another key begins anew in the same way.
+//! and rates reach the machine, a suspension ends the term. A table with another key begins anew in the same way.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::{
 use super::{
     branch::{scoped, stored_run},
     plan::Planned,
-    pump::Pump,
+    pump::{Pump, Stopped},
     requests::Asked,
     scribe::Note,
     shutdown::now_micros,
@@ -24,12 +24,17 @@ use super::{
 };
 
 impl Pump {
-    pub(super) fn on_asked(&mut self, asked: Asked) {
+    pub(super) fn on_asked(&mut self, asked: Asked) -> Option<Stopped> {
         match asked {
             Asked::Controls(controls) => self.control(&controls),
             Asked::Cancelled(entities) => entities.iter().for_each(|entity| self.cancelled(entity)),
             Asked::Backfills(requests) => requests.into_iter().for_each(|request| self.requested(request)),
+            Asked::Suspended => {
+                info!("the installation is suspended: the term drains and ends");
+                return Some(Stopped::Suspended);
+            }
         }
+        None
     }
 
     fn control(&mut self, stored: &[StoredControl]) {

@@ -43,6 +43,9 @@ pub enum TermError {
         /// Why, a line for each.
         reasons: Vec<String>,
     },
+    /// A suspension cannot be settled.
+    #[error(transparent)]
+    Suspension(#[from] crate::control::ControlError),
     /// The leader's session is gone; another host may lead now.
     #[error("the leader's session ended ({reason}): this term is over")]
     LeadershipLost {
@@ -80,6 +83,7 @@ impl TermError {
         match self {
             Self::Postgres(error) => error.is_retryable(),
             Self::State(error) => matches!(error, StateError::Query { .. }),
+            Self::Suspension(error) => error.is_passing(),
             Self::LeadershipLost { .. } | Self::Silent { .. } | Self::Recreated { .. } => true,
             Self::Frame(_) | Self::Decode(_) | Self::Assemble(_) => true,
             Self::Config(_) | Self::Preflight { .. } | Self::NothingToRun { .. } | Self::Stored { .. } => {

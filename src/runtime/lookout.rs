@@ -1,5 +1,5 @@
-//! Watches the mapped tables for what the stream does not tell: a table that could not be used and now can, and
-//! one that was dropped and made again before any row of it was changed.
+//! Watches the mapped tables for what the stream does not tell: a table that could not be used and now can, one
+//! that was dropped and made again before any row of it was changed, and one that is published no more.
 //!
 //! It only looks, on a connection of its own, and says what a new term should take up.
 
@@ -11,7 +11,7 @@ use tracing::{debug, warn};
 use crate::{
     config::Config,
     model::EntityName,
-    postgres::{Client, ConnectSettings, Purpose},
+    postgres::{Client, ConnectSettings, Purpose, publication_oid, published_tables},
 };
 
 use super::{
@@ -40,7 +40,14 @@ impl Lookout {
         tables: Tables,
     ) -> Self {
         let (tell, news) = mpsc::unbounded_channel();
-        let watch = Watch { settings: settings.clone(), config, wanted, tables, told: BTreeMap::new() };
+        let watch = Watch {
+            settings: settings.clone(),
+            config,
+            wanted,
+            tables,
+            publication: None,
+            told: BTreeMap::new(),
+        };
         let mut task = JoinSet::new();
         task.spawn(watch.serve(tell));
         Self { news, _task: task }
@@ -52,6 +59,8 @@ struct Watch {
     config: Arc<Config>,
     wanted: Vec<WantedMapping>,
     tables: Tables,
+    /// The publication when it was looked at first.
+    publication: Option<Option<u32>>,
     /// Problems of tables that run, as they were last told.
     told: BTreeMap<EntityName, String>,
 }
@@ -82,6 +91,9 @@ impl Watch {
             None => client.insert(self.settings.connect(Purpose::Control).await?),
         };
         let (now, _) = plan::look(&self.config, client, &self.wanted).await?;
+        if let Some(news) = self.publication_news(client, &now).await? {
+            return Ok(Some(news));
+        }
         for (entity, table) in &now {
             let Some(before) = self.tables.get(entity) else { continue };
             if let Some(news) = news(entity, before, table) {
@@ -92,6 +104,26 @@ impl Watch {
             }
         }
         Ok(None)
+    }
+
+    /// Whether the publication, or a table of it, was taken away: a new term brings it back, and repairs.
+    async fn publication_news(&mut self, client: &Client, now: &Tables) -> Result<Option<String>, TermError> {
+        let name = &self.config.source.publication;
+        let oid = publication_oid(client, name).await?;
+        if *self.publication.get_or_insert(oid) != oid {
+            return Ok(Some(format!("the publication {name} was dropped or made anew")));
+        }
+        let published = published_tables(client, name).await?;
+        let usable = plan::entities(&self.wanted, now);
+        // Of those that this term has published: the others are taken up when they become usable.
+        let ran = |entity: &&EntityName| {
+            self.tables.get(*entity).is_some_and(|table| table.problem.is_none())
+                && !published.contains(entity)
+        };
+        Ok(usable
+            .iter()
+            .find(ran)
+            .map(|entity| format!("the table {entity} was taken out of the publication")))
     }
 
     /// A table that runs has got a problem: worth a line, once.

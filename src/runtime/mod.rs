@@ -5,7 +5,7 @@
 //! bounded in bytes.
 //!
 //! - how a process comes up and goes down → `supervisor`, `shutdown`
-//! - one leadership from lock to release → `term`, with `source` and `plan`
+//! - one leadership from lock to release → `term`, with `source` and `plan`; none, while it is suspended → `suspended`
 //! - the loop over the stream → `pump`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
 //! - what operators ask for → `requests`, `asked`; tables that change behind the stream's back → `lookout`
 //! - what is written down → `scribe`; with the documents → `token`, `delivery`, taken up again by `recover`
@@ -30,6 +30,7 @@ mod scribe;
 mod shutdown;
 mod source;
 mod supervisor;
+mod suspended;
 mod swap;
 pub mod telemetry;
 mod term;

@@ -73,6 +73,8 @@ pub(super) enum Stopped {
     Shutdown,
     /// Plugins changed in a way that needs a new term.
     Reconfigure(Arc<PluginSet>),
+    /// Nobody is to stream, until somebody says so.
+    Suspended,
     /// A table became usable, or is another one than before: a new term is to look at everything again.
     Refit,
     /// Lanes that fell behind can work again: the stream is to be read again from the ledger's position.
@@ -176,7 +178,11 @@ impl Pump {
                 Some(event) = self.lane_events.recv() => self.on_lane_event(event),
                 Some(event) = self.branch.reads.recv() => self.on_read(event),
                 Some(event) = self.scribe.events.recv() => self.on_scribe_event(event)?,
-                Some(asked) = self.requests.asked.recv() => self.on_asked(asked),
+                Some(asked) = self.requests.asked.recv() => {
+                    if let Some(stopped) = self.on_asked(asked) {
+                        return Ok(stopped);
+                    }
+                }
                 Some(news) = self.lookout.news.recv() => {
                     info!("{news}: a new term takes it up");
                     return Ok(Stopped::Refit);

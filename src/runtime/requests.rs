@@ -1,5 +1,5 @@
-//! Hears what operators ask for: backfill requests, pauses and rates, written into the state schema by any
-//! process.
+//! Hears what operators ask for: backfill requests, pauses, rates and suspensions, written into the state schema
+//! by any process.
 //!
 //! A notification says that something was written; polling finds it where the notification was lost. A request
 //! is taken here (marked, so that it cannot be withdrawn any more) and deleted only in the transaction that
@@ -40,6 +40,8 @@ pub(super) enum Asked {
     Controls(Vec<StoredControl>),
     /// The backfills of these tables are cancelled; what has begun goes on.
     Cancelled(Vec<EntityName>),
+    /// The installation is suspended: this term is to end.
+    Suspended,
 }
 
 /// The pump's end.
@@ -133,6 +135,12 @@ impl Desk {
     }
 
     async fn look(&mut self, client: &Client) -> Result<(), TermError> {
+        let suspension = self.store.suspension(client).await?;
+        if suspension.is_some_and(|suspension| !suspension.resumed) {
+            // Told again at every look; the first ends the term.
+            let _ = self.tell.send(Asked::Suspended);
+            return Ok(());
+        }
         let controls = self.store.controls(client).await?;
         if controls != self.controls {
             self.controls.clone_from(&controls);

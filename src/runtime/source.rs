@@ -2,13 +2,14 @@
 //! a gap.
 
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::{
+    config::SourceSettings,
     model::{EntityName, Lsn},
     postgres::{
         Client, ErrorKind, PublicationPlan, SlotState, SystemIdentity, create_slot, drop_slot,
-        ensure_publication, find_slot, published_tables,
+        ensure_publication, find_slot, publication_oid, published_tables,
     },
     state::{Installation, Store},
 };
@@ -55,22 +56,46 @@ pub(super) async fn prepare(
     replication.close().await;
     let stored = store.installation(state).await?;
     let slot = find_slot(control, &settings.slot).await?;
-    let gap = stored.as_ref().and_then(|stored| gap(stored, slot.as_ref(), &system));
+    let publication = publication_oid(control, &settings.publication).await?;
+    let found = Found { slot: slot.as_ref(), system: &system, publication, named: &settings.publication };
+    let gap = stored.as_ref().and_then(|stored| gap(stored, &found));
+    let resumed = store.suspension(state).await?.filter(|suspension| suspension.resumed);
     if let (Some(reason), Some(stored)) = (&gap, &stored) {
-        warn_of_gap(reason, stored.confirmed);
+        match &resumed {
+            Some(resumed) if slot.is_none() => info!(
+                lost_from = %stored.confirmed,
+                since = resumed.since,
+                purge = resumed.purge,
+                "resumed: a new slot is made and every mapped table is backfilled again",
+            ),
+            _ => warn_of_gap(reason, stored.confirmed),
+        }
     }
     let mut installation = Installation {
         name: settings.slot.clone(),
-        publication: settings.publication.clone(),
+        // As before until the slot is read with another one: or a crash in between would hide the gap.
+        publication: stored.as_ref().map_or(settings.publication.as_str(), |s| &s.publication).to_owned(),
+        publication_oid: stored.as_ref().and_then(|stored| stored.publication_oid),
         system_identifier: system.system_identifier,
         timeline: system.timeline,
         confirmed: stored.as_ref().map_or(Lsn::ZERO, |stored| stored.confirmed),
         term: stored.as_ref().map_or(0, |stored| stored.term) + 1,
         baseline: stored.as_ref().and_then(|stored| stored.baseline),
     };
-    publish(control, state, &store, settings, &mut installation, &plan::entities(wanted, tables)).await?;
-    let published = wal_position(control).await?;
     let fresh = slot.is_none() || gap.is_some();
+    if settings.manage_publication {
+        let entities = plan::entities(wanted, tables);
+        let missing = unpublished(control, &settings.publication, &entities, tables).await?;
+        if !missing.is_empty() {
+            installation.baseline = Some(UNKNOWN_BASELINE);
+            store.save_installation(state, &installation).await?;
+        }
+        if !fresh {
+            warn_of_missed(&store.miss_changes(state, &missing, settings.purge_on_repair).await?);
+        }
+    }
+    publish(control, settings, &plan::entities(wanted, tables)).await?;
+    let published = wal_position(control).await?;
     if fresh && slot.is_some() {
         drop_slot(control, &settings.slot).await?;
     }
@@ -88,33 +113,51 @@ pub(super) async fn prepare(
         installation.baseline = Some(assigned_xid(control).await?);
     }
     installation.confirmed = confirmed;
+    installation.publication.clone_from(&settings.publication);
+    installation.publication_oid = publication_oid(control, &settings.publication).await?;
     let joined = confirmed.max(published);
     Ok(Some(Source {
         confirmed,
         joined,
         repaired: gap.is_some(),
-        purge: settings.purge_on_repair,
+        purge: settings.purge_on_repair || resumed.is_some_and(|resumed| resumed.purge),
         installation,
     }))
 }
 
-/// Publishes exactly the mapped tables. What transactions that are open now have already written to a table
-/// that is added will never be streamed: backfills must wait for them, also after a crash in between.
+/// The tables that are to be published and are not, with their oids.
+///
+/// What transactions that are open now have already written to them will never be streamed: backfills must wait
+/// for those, also after a crash in between. And what was changed of them since they were published last, if
+/// they ever were, is not in the stream either.
+async fn unpublished(
+    control: &Client,
+    publication: &str,
+    entities: &[EntityName],
+    tables: &plan::Tables,
+) -> Result<Vec<(EntityName, u32)>, TermError> {
+    let published = published_tables(control, publication).await?;
+    let missing = entities.iter().filter(|entity| !published.contains(entity));
+    let oid = |entity: &EntityName| tables.get(entity).map_or(0, |table| table.oid);
+    Ok(missing.map(|entity| (entity.clone(), oid(entity))).collect())
+}
+
+fn warn_of_missed(mappings: &[String]) {
+    if !mappings.is_empty() {
+        warn!(
+            mappings = mappings.join(", "),
+            "CHANGES WERE MISSED: the tables of these mappings were not in the publication for a while; they are \
+             backfilled again",
+        );
+    }
+}
+
+/// Publishes exactly the mapped tables.
 async fn publish(
     control: &Client,
-    state: &Client,
-    store: &Store,
-    settings: &crate::config::SourceSettings,
-    installation: &mut Installation,
+    settings: &SourceSettings,
     tables: &[EntityName],
 ) -> Result<(), TermError> {
-    if settings.manage_publication {
-        let published = published_tables(control, &settings.publication).await?;
-        if tables.iter().any(|table| !published.contains(table)) {
-            installation.baseline = Some(UNKNOWN_BASELINE);
-            store.save_installation(state, installation).await?;
-        }
-    }
     let plan = PublicationPlan { name: &settings.publication, managed: settings.manage_publication, tables };
     let change = ensure_publication(control, &plan).await?;
     if change.created || !change.added.is_empty() || !change.dropped.is_empty() {
@@ -131,27 +174,55 @@ async fn publish(
     Ok(())
 }
 
+/// What there is of an installation on the server.
+struct Found<'a> {
+    slot: Option<&'a SlotState>,
+    system: &'a SystemIdentity,
+    publication: Option<u32>,
+    /// The publication's name, by the config.
+    named: &'a str,
+}
+
 /// Why the stream cannot go on from where it was.
-fn gap(stored: &Installation, slot: Option<&SlotState>, system: &SystemIdentity) -> Option<String> {
-    if stored.system_identifier != system.system_identifier {
-        let (from, to) = (&stored.system_identifier, &system.system_identifier);
+fn gap(stored: &Installation, found: &Found<'_>) -> Option<String> {
+    if stored.system_identifier != found.system.system_identifier {
+        let (from, to) = (&stored.system_identifier, &found.system.system_identifier);
         return Some(format!("this is another cluster (system identifier {from} before, {to} now)"));
     }
     // Nothing was ever confirmed: the first start was interrupted before there was a slot.
     if stored.confirmed == Lsn::ZERO {
         return None;
     }
-    let Some(slot) = slot else { return Some(format!("the slot {} is gone", stored.name)) };
+    let Some(slot) = found.slot else { return Some(format!("the slot {} is gone", stored.name)) };
     if let Some(reason) = &slot.lost {
         return Some(format!("the server has given the slot {} up: {reason}", stored.name));
     }
     // A position is saved before it is confirmed, so ours is never behind.
-    (slot.confirmed > stored.confirmed).then(|| {
-        format!(
+    if slot.confirmed > stored.confirmed {
+        return Some(format!(
             "the slot {} stands at {}, ahead of the {} that was saved: somebody moved it or made it anew",
             stored.name, slot.confirmed, stored.confirmed
-        )
-    })
+        ));
+    }
+    publication_gap(stored, found)
+}
+
+/// The stream is decoded with the publication as it was at each change (Postgres documentation, "Logical
+/// Decoding Output Plugins": catalogues are seen as of then): what was written while there was none is refused
+/// for ever, or left out in silence from Postgres 18 on.
+fn publication_gap(stored: &Installation, found: &Found<'_>) -> Option<String> {
+    let Found { publication, named, .. } = found;
+    if stored.publication != *named {
+        let before = &stored.publication;
+        return Some(format!("the publication is {named} now, and was {before} when the slot was read last"));
+    }
+    match (stored.publication_oid, publication) {
+        (_, None) => Some(format!("the publication {named} is gone")),
+        (Some(before), Some(now)) if before != *now => {
+            Some(format!("the publication {named} was dropped and made anew"))
+        }
+        _ => None,
+    }
 }
 
 async fn make_slot(

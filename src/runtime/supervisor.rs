@@ -68,6 +68,7 @@ async fn terms(
                 plugins = changed;
                 continue;
             }
+            Ok(Ended::Again) => continue,
             Err(_) if shutdown.is_cancelled() => return Ok(()),
             Err(failure) => failure,
         };

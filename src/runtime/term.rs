@@ -35,6 +35,7 @@ use super::{
     reread::Rereader,
     scribe::{Note, Scribe},
     source::{self, Source},
+    suspended,
 };
 
 /// How long the last notes may take to be written.
@@ -57,6 +58,8 @@ pub(super) enum Ended {
     Shutdown,
     /// The plugins changed in a way that a running term cannot take up.
     Reconfigure(Arc<PluginSet>),
+    /// The installation was suspended or resumed.
+    Again,
 }
 
 /// Leads until told to stop.
@@ -73,6 +76,10 @@ pub(super) async fn run(
     let config = &context.config;
     let wanted = plan::wanted(config, plugins)?;
     let control = context.settings.connect(Purpose::Control).await?;
+    if let Some(suspension) = suspended::suspension(context, &control).await? {
+        let again = suspended::idle(context, control, suspension, shutdown).await?;
+        return Ok(if again { Ended::Again } else { Ended::Shutdown });
+    }
     let tables = plan::preflight(config, &control, &wanted).await?;
     let lock = Leadership::acquire(&context.settings, &config.source.slot, shutdown);
     let leadership = match lock.await {
@@ -101,6 +108,10 @@ async fn lead(
     streamed: &mut bool,
 ) -> Result<Ended, TermError> {
     let state = context.settings.connect(Purpose::State).await?;
+    // While this host waited for the lead.
+    if suspended::suspension(context, &state).await?.is_some() {
+        return Ok(Ended::Again);
+    }
     let given_up = async {
         shutdown.cancelled().await;
         tokio::time::sleep(GIVE_UP_LIMIT).await;
@@ -116,6 +127,7 @@ async fn lead(
         plan::decide(&context.config, &state, wanted.clone(), &tables, &source).await?;
     recover::take_up(context, &state, &mut planned, &source).await?;
     Store::new(context.config.source.slot.as_str()).save_installation(&state, &source.installation).await?;
+    Store::new(context.config.source.slot.as_str()).forget_suspension(&state).await?;
     let lookout = Lookout::start(&context.settings, Arc::clone(&context.config), wanted, tables);
     let mut pump = assemble(context, plugins, planned, &source, control, state, lookout);
     pump.begin_backfills(&scoped);
@@ -147,6 +159,7 @@ async fn stream(
         *streamed = true;
         match pump.run(stream, reloads, shutdown).await? {
             Stopped::Shutdown => return Ok(Ended::Shutdown),
+            Stopped::Suspended => return Ok(Ended::Again),
             Stopped::Reconfigure(plugins) => return Ok(Ended::Reconfigure(plugins)),
             Stopped::Refit => return Ok(Ended::Reconfigure(Arc::clone(plugins))),
             Stopped::Restream(lanes) => {

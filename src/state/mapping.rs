@@ -6,7 +6,7 @@ use crate::model::{EntityName, Lsn};
 
 use super::{
     StateError, Store,
-    store::{entity, lsn, malformed},
+    store::{atomically, entity, lsn, malformed},
 };
 
 /// What one mapping was last run with, and how far.
@@ -84,6 +84,40 @@ impl MappingStatus {
 }
 
 impl Store {
+    /// These tables were not published for a while, and what was changed of them meanwhile is not in the stream:
+    /// their mappings become another generation, and their runs begin anew. A table of another oid is another
+    /// table, and left alone. Gives the mappings' names.
+    pub async fn miss_changes(
+        &self,
+        client: &Client,
+        tables: &[(EntityName, u32)],
+        purge: bool,
+    ) -> Result<Vec<String>, StateError> {
+        let rebuild = "update anabranch.mapping as m \
+                       set generation = m.generation + 1, purge = m.purge or $4, updated_at = now() \
+                       from unnest($2::text[], $3::oid[]) as t (entity, oid) where m.installation = $1 \
+                       and m.entity = t.entity and m.table_oid = t.oid and m.generation > 0 \
+                       returning m.name, m.entity";
+        let forget = "delete from anabranch.run where installation = $1 and entity = any($2) \
+                      and scope is null and status <> 'cancelled'";
+        let names: Vec<String> = tables.iter().map(|(entity, _)| entity.to_string()).collect();
+        let oids: Vec<u32> = tables.iter().map(|(_, oid)| *oid).collect();
+        let failed = StateError::query;
+        atomically(client, async {
+            let rows = client
+                .query(rebuild, &[&self.installation, &names, &oids, &purge])
+                .await
+                .map_err(failed("note that changes were missed"))?;
+            let entities: Vec<String> = rows.iter().map(|row| row.get(1)).collect();
+            client
+                .execute(forget, &[&self.installation, &entities])
+                .await
+                .map_err(failed("forget the backfills that missed changes"))?;
+            Ok(rows.iter().map(|row| row.get(0)).collect())
+        })
+        .await
+    }
+
     /// All mappings, by name.
     pub async fn mappings(&self, client: &Client) -> Result<Vec<StoredMapping>, StateError> {
         let query = "select name, entity, table_oid, identity::text, generation, built, accepted::text, status, last_error, \

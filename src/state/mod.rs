@@ -11,6 +11,7 @@ mod mapping;
 mod request;
 mod run;
 mod store;
+mod suspension;
 mod upgrade;
 
 pub use control::StoredControl;
@@ -19,6 +20,7 @@ pub use mapping::{MappingStatus, StoredMapping};
 pub use request::{Asked, CHANNEL, PendingRequest, StoredRequest, StoredRunState, Target, Withdrawn};
 pub use run::{RunAge, RunStatus, StoredRun};
 pub use store::Store;
+pub use suspension::Suspension;
 
 use crate::model::Lsn;
 
@@ -29,6 +31,8 @@ pub struct Installation {
     pub name: String,
     /// The publication that the slot is read with.
     pub publication: String,
+    /// The publication's oid: another one under the same name was made anew. None: not known.
+    pub publication_oid: Option<u32>,
     /// `system_identifier` of the cluster that the slot was made on.
     pub system_identifier: String,
     /// Its timeline when the checkpoint was saved.

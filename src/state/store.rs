@@ -50,8 +50,8 @@ impl Store {
 
     /// The checkpoint, where there is one.
     pub async fn installation(&self, client: &Client) -> Result<Option<Installation>, StateError> {
-        let query = "select name, publication, system_identifier, timeline, confirmed::text, term, baseline \
-                     from anabranch.installation where name = $1";
+        let query = "select name, publication, system_identifier, timeline, confirmed::text, term, baseline, \
+                     publication_oid from anabranch.installation where name = $1";
         let row = client
             .query_opt(query, &[&self.installation])
             .await
@@ -65,6 +65,7 @@ impl Store {
                 confirmed: lsn("installation.confirmed", &row, 4)?,
                 term: row.get(5),
                 baseline: row.get::<_, Option<i64>>(6).map(i64::cast_unsigned),
+                publication_oid: row.get(7),
             })
         })
         .transpose()
@@ -73,12 +74,12 @@ impl Store {
     /// Writes the checkpoint as a whole, as a term begins.
     pub async fn save_installation(&self, client: &Client, wanted: &Installation) -> Result<(), StateError> {
         let query = "insert into anabranch.installation as old \
-                     (name, publication, system_identifier, timeline, confirmed, term, baseline) \
-                     values ($1, $2, $3, $4, $5::text::pg_lsn, $6, $7) \
+                     (name, publication, system_identifier, timeline, confirmed, term, baseline, publication_oid) \
+                     values ($1, $2, $3, $4, $5::text::pg_lsn, $6, $7, $8) \
                      on conflict (name) do update set publication = excluded.publication, \
                      system_identifier = excluded.system_identifier, timeline = excluded.timeline, \
                      confirmed = excluded.confirmed, term = excluded.term, baseline = excluded.baseline, \
-                     updated_at = now()";
+                     publication_oid = excluded.publication_oid, updated_at = now()";
         let confirmed = wanted.confirmed.to_string();
         let baseline = wanted.baseline.map(u64::cast_signed);
         client
@@ -92,6 +93,7 @@ impl Store {
                     &confirmed,
                     &wanted.term,
                     &baseline,
+                    &wanted.publication_oid,
                 ],
             )
             .await

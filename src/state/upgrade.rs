@@ -12,6 +12,10 @@ use super::{StateError, store::atomically};
 /// `anabranch` as a 64-bit advisory lock key for schema changes: the first eight bytes of the word.
 const UPGRADE_LOCK: i64 = i64::from_be_bytes(*b"anabranc");
 
+/// The first version with `anabranch.suspension`. Asked before anything is upgraded: a database of an older
+/// release has no suspension.
+pub(super) const SUSPENSIONS_SINCE: i32 = 3;
+
 /// Step n takes the schema from version n to n + 1.
 const STEPS: &[&str] = &[
     r"
@@ -93,6 +97,18 @@ const STEPS: &[&str] = &[
         primary key (installation, entity)
     );
 ",
+    r"
+    alter table anabranch.installation add column publication_oid oid;
+    create table anabranch.suspension (
+        installation text primary key,
+        keep_slot boolean not null,
+        reason text,
+        suspended_at timestamptz not null default now(),
+        settled boolean not null default false,
+        resumed_at timestamptz,
+        purge boolean not null default false
+    );
+",
 ];
 
 /// Makes the schema, or brings it up to this program's version, in one transaction.
@@ -124,7 +140,7 @@ fn known() -> i32 {
     i32::try_from(STEPS.len()).unwrap_or(i32::MAX)
 }
 
-async fn version(client: &Client) -> Result<i32, StateError> {
+pub(super) async fn version(client: &Client) -> Result<i32, StateError> {
     let row = client
         .query_one("select version from anabranch.version", &[])
         .await

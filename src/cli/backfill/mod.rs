@@ -14,11 +14,11 @@ use anyhow::Context as _;
 use serde::Serialize;
 
 use crate::{
-    control::{Cancelled, Control, Requested, Rows},
+    control::{Cancelled, Requested, Rows},
     model::EntityName,
 };
 
-use super::{Context, Exit, UsageError, output, source::SourceArguments};
+use super::{Context, Exit, UsageError, output, source::SourceArguments, with_control};
 
 pub(super) use shapes::{ControlShape, RequestShape, RunShape};
 pub(super) use show::{control_line, request_line, run_line};
@@ -130,21 +130,6 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         Command::Resume(arguments) => pause(context, arguments, false),
         Command::Rate(arguments) => limit(context, arguments),
     }
-}
-
-/// Does something to an installation through a connection that is closed in good order.
-fn with_control<T>(
-    context: &Context,
-    source: &SourceArguments,
-    work: impl AsyncFnOnce(&Control) -> anyhow::Result<T>,
-) -> anyhow::Result<T> {
-    let (connect, installation) = source.resolve(context)?;
-    context.block_on(async {
-        let control = Control::connect(&connect, installation).await?;
-        let done = work(&control).await;
-        control.close().await;
-        done
-    })
 }
 
 /// The JSON shape of `backfill request`.

@@ -9,13 +9,10 @@ use std::{
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use crate::{
-    config,
-    control::{Control, Goal, Item, PluginGoal, Standing, Step, Waited},
-};
+use crate::control::{Control, Goal, Item, PluginGoal, Standing, Step, Waited};
 
 use super::{
-    super::{Context, Exit, source::SourceArguments},
+    super::{Context, Exit, limit, source::SourceArguments},
     show::{item_line, item_name, item_state},
 };
 
@@ -45,10 +42,6 @@ fn plugin(text: &str) -> Result<PluginGoal, String> {
         return Err("the name is missing".to_owned());
     }
     Ok(PluginGoal { name: name.to_owned(), version })
-}
-
-fn limit(text: &str) -> Result<Duration, String> {
-    config::duration(text).ok_or_else(|| "a duration such as 90s, 10m or 1h".to_owned())
 }
 
 /// The JSON shape of `backfill wait`.

@@ -1,0 +1,148 @@
+//! Suspending an installation and letting it go on: nobody streams in between, whoever starts a host.
+//!
+//! Guarantees that a suspension that is *settled* left nothing behind that it does not keep: the slot and our
+//! publication were looked for and are not there. Whoever has the lead drops them (the host that streamed, or
+//! this process where no host runs), so that nothing is dropped under a host that still streams.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    postgres::{
+        Client, Holder, Leadership, drop_publication, drop_slot, find_slot, holder, published_tables,
+    },
+    state::{Store, Suspension},
+};
+
+use super::{Control, ControlError};
+
+/// How long the host that leads may take before this process asks for the lead itself.
+const LEADER_FIRST: Duration = Duration::from_secs(2);
+/// How often is looked whether it is settled.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long the server may take to notice that nobody streams from the slot any more.
+const RELEASED_WITHIN: Duration = Duration::from_secs(15);
+
+/// What became of a suspension that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspended {
+    /// Whether it was not suspended before.
+    pub new: bool,
+    /// Where it stands; not settled where the time was too short.
+    pub suspension: Suspension,
+    /// Who leads still, where it is not settled.
+    pub leader: Option<Holder>,
+}
+
+impl Control {
+    /// Suspends: the leader drains and ends its term, the slot and our publication are dropped (unless they are
+    /// kept), and no host streams, through restarts, until [`Control::end_suspension`]. May be repeated.
+    ///
+    /// # Errors
+    /// Somebody else streams from the slot, or the server refuses.
+    pub async fn suspend(
+        &self,
+        keep_slot: bool,
+        reason: Option<&str>,
+        limit: Duration,
+    ) -> Result<Suspended, ControlError> {
+        self.writable().await?;
+        let new = self.store.suspend(&self.client, keep_slot, reason).await?;
+        let until = Instant::now() + limit;
+        let settled = timeout_at(until, async {
+            tokio::select! {
+                settled = self.settled() => settled,
+                settled = self.settle_instead() => settled,
+            }
+        });
+        match settled.await {
+            Ok(settled) => settled?,
+            Err(_) => {
+                let leader = holder(&self.client, &self.installation).await?;
+                return Ok(Suspended { new, suspension: self.suspension().await?, leader });
+            }
+        }
+        Ok(Suspended { new, suspension: self.suspension().await?, leader: None })
+    }
+
+    /// Lets an installation go on; says whether it was suspended. Where its slot was dropped, every mapped table
+    /// is built again, with `purge` from emptied destinations.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub async fn end_suspension(&self, purge: bool) -> Result<bool, ControlError> {
+        self.writable().await?;
+        Ok(self.store.resume(&self.client, purge).await?)
+    }
+
+    async fn suspension(&self) -> Result<Suspension, ControlError> {
+        let found = self.store.suspension(&self.client).await?;
+        found.filter(|suspension| !suspension.resumed).ok_or_else(ended_meanwhile)
+    }
+
+    /// Until somebody has settled it.
+    async fn settled(&self) -> Result<(), ControlError> {
+        while !self.suspension().await?.settled {
+            sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
+    /// Takes the lead, where no host does, and settles it.
+    async fn settle_instead(&self) -> Result<(), ControlError> {
+        sleep(LEADER_FIRST).await;
+        let leadership =
+            Leadership::acquire(&self.connect, &self.installation, &CancellationToken::new()).await?;
+        let settled = settle(&self.client, &self.installation).await;
+        leadership.release().await;
+        settled.map(drop)
+    }
+}
+
+/// Settles a suspension, if there is one that is not; says whether there is one. The caller leads.
+///
+/// # Errors
+/// [`ControlError::SlotHeld`] where another client streams from the slot; what the server refuses.
+pub async fn settle(client: &Client, installation: &str) -> Result<bool, ControlError> {
+    let store = Store::new(installation);
+    let Some(suspension) = store.suspension(client).await?.filter(|suspension| !suspension.resumed) else {
+        return Ok(false);
+    };
+    if suspension.settled {
+        return Ok(true);
+    }
+    released(client, installation).await?;
+    if !suspension.keep_slot {
+        drop_slot(client, installation).await?;
+        if find_slot(client, installation).await?.is_some() {
+            return Err(ControlError::Left { what: format!("the slot {installation}") });
+        }
+        if let Some(stored) = store.installation(client).await?
+            && drop_publication(client, &stored.publication).await?
+            && !published_tables(client, &stored.publication).await?.is_empty()
+        {
+            return Err(ControlError::Left { what: format!("the publication {}", stored.publication) });
+        }
+    }
+    store.settle_suspension(client, suspension.keep_slot).await?;
+    Ok(true)
+}
+
+/// Until nobody streams from the slot.
+async fn released(client: &Client, installation: &str) -> Result<(), ControlError> {
+    let until = Instant::now() + RELEASED_WITHIN;
+    loop {
+        let slot = find_slot(client, installation).await?;
+        let Some(pid) = slot.and_then(|slot| slot.active_pid) else { return Ok(()) };
+        if Instant::now() >= until {
+            return Err(ControlError::SlotHeld { slot: installation.to_owned(), pid });
+        }
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+fn ended_meanwhile() -> ControlError {
+    ControlError::Usage("the installation was resumed by somebody else meanwhile".to_owned())
+}
