@@ -1,0 +1,116 @@
+//! A publication that somebody drops, makes anew or takes tables out of: what was not published is not in the
+//! stream, and is built again.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod scene;
+
+use scene::{SOON, Scene, orders, products};
+use testkit::{
+    shop::{ORDER_DOCUMENTS, PRODUCT_DOCUMENTS},
+    wait_until,
+};
+
+/// A host whose two mappings are built.
+async fn built() -> Scene {
+    let mut scene = Scene::new(400, 50).await;
+    let path = scene.host.path("out.db");
+    scene.config(&format!("[sink.out]\nkind = \"sqlite\"\npath = \"{}\"\n", path.display()));
+    scene.plugin("product-search", &products());
+    scene.plugin("order-summary", &orders());
+    scene.host.start().unwrap();
+    settled(&scene).await;
+    scene
+}
+
+async fn settled(scene: &Scene) {
+    scene.settled(PRODUCT_DOCUMENTS, "products").await;
+    scene.settled(ORDER_DOCUMENTS, "orders").await;
+}
+
+/// Waits until each entity was built so often, by name: `entity built/generation`.
+async fn generations(scene: &Scene, expected: &str) {
+    let query = "select string_agg(format('%s %s/%s', entity, built, generation), ', ' order by entity)
+        from anabranch.mapping";
+    let mut found = String::new();
+    let waited = wait_until("the generations", SOON, async || {
+        found = scene.text(query).await;
+        Ok(found == expected)
+    })
+    .await;
+    waited.unwrap_or_else(|error| panic!("{error:#}: {found}\n{}", scene.host.log_tail()));
+}
+
+async fn execute(scene: &Scene, statements: &str) {
+    let statements = statements.replace("NAME", &scene.database.name);
+    scene.client.batch_execute(&statements).await.unwrap();
+}
+
+const CHANGE_BOTH: &str = "update public.products set name = name || '!' where id % 2 = 0; \
+                           update public.orders set total = total + 1 where id % 3 = 0;";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c041_a_publication_that_is_dropped_while_streaming_is_noticed_and_repaired() {
+    let mut scene = built().await;
+    execute(&scene, &format!("drop publication \"NAME\"; {CHANGE_BOTH}")).await;
+    scene.host.wait_log(0, "THE STREAM HAS A GAP: the publication", SOON).await.unwrap();
+    settled(&scene).await;
+    generations(&scene, "public.orders 2/2, public.products 2/2").await;
+    execute(&scene, CHANGE_BOTH).await;
+    settled(&scene).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c041_a_publication_that_was_made_anew_while_stopped_is_noticed_and_repaired() {
+    let mut scene = built().await;
+    assert!(scene.host.terminate(SOON).unwrap().success());
+    execute(
+        &scene,
+        &format!(
+            "drop publication \"NAME\"; {CHANGE_BOTH} \
+             create publication \"NAME\" for table only public.products, only public.orders \
+             with (publish_via_partition_root = true); \
+             comment on publication \"NAME\" is 'managed by anabranch'"
+        ),
+    )
+    .await;
+    let from = scene.host.log_length();
+    scene.host.start().unwrap();
+    scene.host.wait_log(from, "was dropped and made anew", SOON).await.unwrap();
+    settled(&scene).await;
+    generations(&scene, "public.orders 2/2, public.products 2/2").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_was_taken_out_is_published_and_built_again_and_no_other() {
+    let mut scene = built().await;
+    let from = scene.host.log_length();
+    execute(&scene, "alter publication \"NAME\" drop table public.products").await;
+    execute(&scene, CHANGE_BOTH).await;
+    scene.host.wait_log(from, "public.products was taken out of the publication", SOON).await.unwrap();
+    settled(&scene).await;
+    generations(&scene, "public.orders 1/1, public.products 2/2").await;
+
+    assert!(scene.host.terminate(SOON).unwrap().success());
+    execute(&scene, "alter publication \"NAME\" drop table public.orders").await;
+    execute(&scene, CHANGE_BOTH).await;
+    scene.host.start().unwrap();
+    settled(&scene).await;
+    generations(&scene, "public.orders 2/2, public.products 2/2").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_name_of_the_publication_is_a_gap() {
+    let mut scene = built().await;
+    assert!(scene.host.terminate(SOON).unwrap().success());
+    execute(&scene, CHANGE_BOTH).await;
+    let config = std::fs::read_to_string(scene.host.path("anabranch.toml")).unwrap();
+    let name = &scene.database.name;
+    let renamed =
+        config.replace(&format!("publication = \"{name}\""), &format!("publication = \"{name}_2\""));
+    scene.host.config(&renamed).unwrap();
+    let from = scene.host.log_length();
+    scene.host.start().unwrap();
+    scene.host.wait_log(from, "THE STREAM HAS A GAP: the publication is", SOON).await.unwrap();
+    settled(&scene).await;
+    generations(&scene, "public.orders 2/2, public.products 2/2").await;
+}
