@@ -72,12 +72,21 @@ fn seconds(took: Duration) -> String {
     }
 }
 
-/// The cargo that runs this program, in the repository.
+/// The cargo that runs this program, in the repository. Without what `cargo run` says of the package of this
+/// program: build scripts that ask for it would run, and all that depends on them be compiled, once for this
+/// program's calls of cargo and once for those of its user, in turn.
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command =
         Command::new(std::env::var_os("CARGO").map_or_else(|| PathBuf::from("cargo"), PathBuf::from));
     command.args(arguments).current_dir(repository());
+    for (name, _) in std::env::vars_os().filter(|(name, _)| is_of_package(&name.to_string_lossy())) {
+        command.env_remove(name);
+    }
     command
+}
+
+fn is_of_package(variable: &str) -> bool {
+    variable.starts_with("CARGO_PKG_") || variable.starts_with("CARGO_MANIFEST_")
 }
 
 /// Runs a command whose output goes to the terminal.

@@ -57,6 +57,7 @@ pub(super) async fn measure(bench: &Bench, rows: u64, seconds: u64, figures: &mu
     let line = host.wait_log(0, ": backfill complete ", DEADLINE).await?;
     let built = SystemTime::now();
     let copied = copy(&source)?;
+    let read = SystemTime::now();
     stop.store(true, Ordering::Relaxed);
     let mut transactions = 0;
     while let Some(written) = writers.join_next().await {
@@ -71,12 +72,13 @@ pub(super) async fn measure(bench: &Bench, rows: u64, seconds: u64, figures: &mu
         chosen.sort_by(f64::total_cmp);
         chosen
     };
-    let (before, during) = (of(idle, asked), of(asked, built));
+    let (before, during, beside_copy) = (of(idle, asked), of(asked, built), of(built, read));
     figures.say(&format!("   {}", line.split_once(": ").map_or(line.as_str(), |(_, said)| said)));
     figures.one("load_transactions_per_s", transactions as f64 / wrote.as_secs_f64());
     for percent in [50, 99] {
         figures.one(&format!("load_idle_p{percent}_ms"), percentile(&before, percent));
         figures.one(&format!("load_backfill_p{percent}_ms"), percentile(&during, percent));
+        figures.one(&format!("load_copy_p{percent}_ms"), percentile(&beside_copy, percent));
     }
     figures.one("load_p99_ratio", percentile(&during, 99) / percentile(&before, 99));
     let took = took(&line)?;
