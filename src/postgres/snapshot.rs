@@ -240,6 +240,12 @@ impl SnapshotReader {
         };
         let select = chunk_select(&opened, scope, cursor, request.max_rows);
         let mut rows = Rows::new(&opened.relation);
+        if let Some(&average) = self.row_bytes.get(&opened.table.oid).filter(|_| request.scope.is_none()) {
+            rows.reserve(
+                request.max_rows.min(self.rows_to_ask(opened.table.oid, request.max_bytes)),
+                average,
+            );
+        }
         let mut opening = format!("declare anabranch_chunk no scroll cursor for {select}; ");
         let mut exhausted = false;
         while !exhausted && rows.count() < request.max_rows && rows.bytes() < request.max_bytes {
@@ -369,11 +375,24 @@ fn chunk_select(opened: &Opened, scope: Option<String>, after: Option<&[String]>
     format!("{page} order by {} limit {limit}", order.join(", "))
 }
 
+/// Bytes of a DataRow message before its first cell: how many there are (Postgres documentation, "Message
+/// Formats").
+const CELL_COUNT: u32 = 2;
+/// Bytes before each cell: how long it is.
+const CELL_LENGTH: u32 = 4;
+
+/// Bytes of a DataRow message that are no text.
+fn framing(columns: usize) -> usize {
+    CELL_COUNT as usize + columns * CELL_LENGTH as usize
+}
+
 /// Rows on their way into a batch.
 struct Rows {
     relation: Arc<Relation>,
     index: u32,
     batch: ChangeBatch,
+    /// Bytes of text.
+    text: usize,
 }
 
 impl Rows {
@@ -386,7 +405,15 @@ impl Rows {
             end_lsn: Lsn::ZERO,
             commit_time: 0,
         });
-        Self { relation: Arc::clone(relation), index, batch }
+        Self { relation: Arc::clone(relation), index, batch, text: 0 }
+    }
+
+    /// Room for so many rows of about so many bytes of text.
+    fn reserve(&mut self, rows: u32, average: usize) {
+        let (rows, columns) = (rows as usize, self.relation.columns.len());
+        self.batch.bytes.reserve(rows.saturating_mul(average + framing(columns)));
+        self.batch.cells.reserve(rows.saturating_mul(columns));
+        self.batch.changes.reserve(rows);
     }
 
     fn count(&self) -> u32 {
@@ -394,23 +421,27 @@ impl Rows {
     }
 
     fn bytes(&self) -> usize {
-        self.batch.bytes.len()
+        self.text
     }
 
-    /// Appends a DataRow message.
+    /// Appends a DataRow message. It is copied in one piece, the lengths between its cells too: that costs less
+    /// than a copy a cell.
     fn push(&mut self, body: &[u8]) -> Result<(), Error> {
         let too_long = |_| Error::protocol("a page has more than 4 GiB of text");
         let first = u32::try_from(self.batch.cells.len()).map_err(too_long)?;
+        let mut at = u32::try_from(self.batch.bytes.len()).map_err(too_long)?;
+        u32::try_from(self.batch.bytes.len() + body.len()).map_err(too_long)?;
+        self.batch.bytes.extend_from_slice(body);
+        at = at.saturating_add(CELL_COUNT);
         for cell in cells(body) {
-            let cell = match cell? {
+            let cell = cell?;
+            at += CELL_LENGTH;
+            let cell = match cell {
                 None => Cell::Null,
                 Some(text) => {
-                    let start = u32::try_from(self.batch.bytes.len()).map_err(too_long)?;
-                    let len = u32::try_from(text.len()).map_err(too_long)?;
-                    start
-                        .checked_add(len)
-                        .ok_or_else(|| Error::protocol("a page has more than 4 GiB of text"))?;
-                    self.batch.bytes.extend_from_slice(text);
+                    let (start, len) = (at, u32::try_from(text.len()).map_err(too_long)?);
+                    at += len;
+                    self.text += text.len();
                     Cell::Text { start, len }
                 }
             };
