@@ -149,10 +149,7 @@ async fn stream(
             Stopped::Shutdown => return Ok(Ended::Shutdown),
             Stopped::Reconfigure(plugins) => return Ok(Ended::Reconfigure(plugins)),
             Stopped::Refit => return Ok(Ended::Reconfigure(Arc::clone(plugins))),
-            Stopped::Restream(lanes) => {
-                start = pump.ledger.rewind(&lanes);
-                pump.resume_backfills(&lanes);
-            }
+            Stopped::Restream(lanes) => start = pump.ledger.rewind(&lanes),
         }
     }
 }
@@ -223,7 +220,8 @@ fn assemble(
     let config = &context.config;
     let (events, lane_events) = mpsc::unbounded_channel();
     let publication = config.source.publication.as_str();
-    let rereader = Arc::new(Rereader::new(context.settings.clone(), publication.to_owned()));
+    let timeout = config.backfill.statement_timeout;
+    let rereader = Arc::new(Rereader::new(context.settings.clone(), publication.to_owned(), timeout));
     let mut ledger = Ledger::new(source.confirmed);
     let mut subscriptions = Subscriptions::default();
     let mut lanes = BTreeMap::new();
@@ -256,7 +254,7 @@ fn assemble(
         settings: context.settings.clone(),
         installation: config.source.slot.clone(),
         publication: publication.to_owned(),
-        timeout: config.backfill.statement_timeout,
+        timeout,
     };
     let (readers, reads) = Readers::start(reading);
     let mut relations = Relations::new(control, publication);
