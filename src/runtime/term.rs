@@ -73,17 +73,28 @@ pub(super) async fn run(
     let config = &context.config;
     let wanted = plan::wanted(config, plugins)?;
     let control = context.settings.connect(Purpose::Control).await?;
-    let tables = plan::preflight(config, &control, &wanted).await?;
+    plan::preflight(config, &control, &wanted).await?;
     let lock = Leadership::acquire(&context.settings, &config.source.slot, shutdown);
-    let leadership = match lock.await {
+    let taken = tokio::select! {
+        biased;
+        taken = lock => taken,
+        // A standby leads with the plugins of the moment at which it takes over.
+        Some(changed) = reloads.recv() => return Ok(Ended::Reconfigure(changed)),
+    };
+    let leadership = match taken {
         Ok(leadership) => leadership,
         Err(_) if shutdown.is_cancelled() => return Ok(Ended::Shutdown),
         Err(error) => return Err(error.into()),
     };
     info!(installation = config.source.slot, "leading");
+    let leading = async {
+        // As they are now, however long another host has led meanwhile.
+        let (tables, _) = plan::look(config, &control, &wanted).await?;
+        lead(context, plugins, wanted, tables, control, reloads, shutdown, streamed).await
+    };
     let led = tokio::select! {
         lost = leadership.lost() => Err(TermError::LeadershipLost { reason: lost.to_string() }),
-        led = lead(context, plugins, wanted, tables, control, reloads, shutdown, streamed) => led,
+        led = leading => led,
     };
     leadership.release().await;
     led

@@ -181,7 +181,8 @@ async fn a_purge_that_cannot_be_is_told_and_the_table_is_read_all_the_same() {
         .replace("destination = \"orders\"", "destination = \"shared\"");
     shop.scene.config(&format!(
         "[sink.log]\nkind = \"jsonl\"\npath = \"log.jsonl\"\n{config}[[map]]\nname = \"beside\"\n\
-         table = \"public.orders\"\ntransform = \"order-summary\"\nsink = \"out\"\ndestination = \"shared\"\n"
+         table = \"public.orders\"\ntransform = \"order-summary\"\nsink = \"again\"\ndestination = \"shared\"\n\
+         [sink.again]\nkind = \"sqlite\"\npath = \"out.db\"\n"
     ));
     shop.scene.host.start().unwrap();
     for mapping in ["products", "orders", "beside"] {

@@ -121,8 +121,9 @@ destination = "products"
 
 [backfill]
 chunk_size = {CHUNK}
-prefetch_bytes = {IN_FLIGHT}
-"#
+prefetch_bytes = "{}KiB"
+"#,
+        IN_FLIGHT >> 10
     )
 }
 
