@@ -9,7 +9,9 @@ use std::{
 
 use anabranch::{
     backfill::Report,
+    control::{Control, ControlError, Goal, Rows, Waited},
     model::{EntityName, Lsn, Scope},
+    postgres::ConnectSettings,
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun, Target},
 };
 use serde_json::Value;
@@ -402,4 +404,35 @@ async fn an_older_schema_is_left_to_its_hosts() {
     assert!(code == 3 && progress.contains("has version 1"), "{progress}");
     scene.client.execute("update anabranch.version set version = 2", &[]).await.unwrap();
     assert_eq!(scene.run(&["wait"]).0, 0);
+}
+
+/// What the commands do, a program does by the library: with a connection string, and nothing else at hand.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_library_does_what_the_commands_do() {
+    let scene = Scene::mapped().await;
+    let connect = ConnectSettings::parse(&scene.database.url, |_| None).unwrap();
+    let mut control = Control::connect(&connect, SLOT).await.unwrap();
+    let asked = control.request("products", &Rows::All, true).await.unwrap();
+    assert_eq!((asked.target, asked.asked[0].new), (Target::Table(products()), true));
+    assert_eq!(asked.mappings, ["search"]);
+    let again = control.request("products", &Rows::All, false).await.unwrap();
+    assert_eq!((again.asked[0].id, again.asked[0].new), (asked.asked[0].id, false));
+    let part = control.request("search", &Rows::Keys(vec!["7".into()]), false).await.unwrap();
+    assert_eq!(part.asked.len(), 1);
+    let slip = control.request("search", &Rows::Where("regoin = 1".into()), false).await.unwrap_err();
+    assert!(matches!(slip, ControlError::Usage(_)), "{slip}");
+
+    let goal = Goal { targets: vec!["products".into()], ..Goal::default() };
+    let mut told = 0;
+    let waited = control.wait(&goal, Some(Duration::from_millis(300)), |_| told += 1).await.unwrap();
+    assert!(matches!(waited, Waited::TimedOut(Some(_))) && told > 0, "{waited:?}");
+    assert_eq!(control.pause(Some("search")).await.unwrap(), Some(products()));
+    let cancelled = control.cancel("products").await.unwrap().withdrawn;
+    assert_eq!((cancelled.requests, cancelled.marked), (2, true));
+    let picture = control.status().await.unwrap().unwrap();
+    assert!(picture.requests.is_empty() && picture.is_paused(&products()));
+    control.resume(Some("search")).await.unwrap();
+    let waited = control.wait(&goal, None, |_| {}).await.unwrap();
+    assert!(matches!(waited, Waited::Complete(_)), "what was built stays so: {waited:?}");
+    control.close().await;
 }

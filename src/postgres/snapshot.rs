@@ -152,14 +152,19 @@ impl SnapshotReader {
     }
 
     /// Reads rows by their keys, each the text of the key's columns in key order. Rows that are gone, or that
-    /// the publication's filter leaves out, are missing from the answer. Not cancel-safe, as
+    /// the publication's filter leaves out, are missing from the answer. `timeout` is a page's. Not cancel-safe, as
     /// [`read_chunk`](Self::read_chunk).
     ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk).
-    pub async fn reread(&mut self, entity: &EntityName, keys: &[Vec<String>]) -> Result<Reread, Error> {
+    pub async fn reread(
+        &mut self,
+        entity: &EntityName,
+        keys: &[Vec<String>],
+        timeout: Option<Duration>,
+    ) -> Result<Reread, Error> {
         self.guard()?;
-        let result = self.by_key(entity, keys).await;
+        let result = self.by_key(entity, keys, timeout).await;
         self.unguard(result, entity).await
     }
 
@@ -311,8 +316,13 @@ impl SnapshotReader {
         }
     }
 
-    async fn by_key(&mut self, entity: &EntityName, keys: &[Vec<String>]) -> Result<Reread, Error> {
-        let opened = self.begin(entity, None).await?;
+    async fn by_key(
+        &mut self,
+        entity: &EntityName,
+        keys: &[Vec<String>],
+        timeout: Option<Duration>,
+    ) -> Result<Reread, Error> {
+        let opened = self.begin(entity, timeout).await?;
         let mut rows = Rows::new(&opened.relation);
         // Short statements: the planner takes its time over long lists of alternatives.
         for keys in keys.chunks(200) {

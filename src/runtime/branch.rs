@@ -18,7 +18,6 @@ use crate::{
 
 use super::{
     lane::{LaneHandle, Timing},
-    plan::Planned,
     readers::{ReadEvent, Readers},
     recover::go_on_further,
     scribe::{Note, Scribe},
@@ -235,51 +234,64 @@ impl Branch {
         self.accounts.insert(Arc::clone(&spec.run), Account::new(stored.report.clone(), now_micros()));
     }
 
-    /// The runs that a term begins with: for each table the mappings that wait for one, going on from the
-    /// stored cursor where it is of exactly these mappings.
+    /// The runs that a term begins with. A stored run that has begun goes on from its cursor, for the mappings that
+    /// it is for; the others of its table, new ones or new generations, get a run of their own once it is done, so
+    /// that nothing that it has read is read again.
     pub(super) fn first_runs(
         &mut self,
         lanes: &mut BTreeMap<LaneId, Lane>,
         ledger: &Ledger,
         scribe: &Scribe,
     ) -> Vec<RunSpec> {
-        let mut specs: BTreeMap<u32, RunSpec> = BTreeMap::new();
-        let mut stored: BTreeMap<u32, Option<StoredRun>> = BTreeMap::new();
+        let mut tables: BTreeMap<u32, Vec<LaneId>> = BTreeMap::new();
         for (&id, lane) in lanes.iter().filter(|(_, lane)| lane.planned.needs_backfill()) {
-            let Planned { table, stored: mapping, run, .. } = &lane.planned;
-            let fresh = || {
-                let run = uuid::Uuid::new_v4().to_string();
-                let spec = RunSpec::new(run, mapping.entity.clone(), table.oid);
-                RunSpec { estimate: table.estimate, ..spec }
-            };
-            let spec = specs.entry(table.oid).or_insert_with(fresh);
-            spec.mappings.insert(mapping.name.clone());
-            spec.skip_until = spec.skip_until.max(ledger.skipped_until(id));
-            let same = stored.entry(table.oid).or_insert_with(|| run.clone());
-            if run.as_ref().map(|run| &run.run) != same.as_ref().map(|run| &run.run) || lane.planned.rebuilt {
-                *same = None;
+            tables.entry(lane.planned.table.oid).or_default().push(id);
+        }
+        tables.values().filter_map(|ids| self.first_run(lanes, ids, ledger, scribe)).collect()
+    }
+
+    /// The first run of one table, of which these lanes wait for one.
+    fn first_run(
+        &mut self,
+        lanes: &mut BTreeMap<LaneId, Lane>,
+        ids: &[LaneId],
+        ledger: &Ledger,
+        scribe: &Scribe,
+    ) -> Option<RunSpec> {
+        let stored = ids.iter().find_map(|id| lanes.get(id)?.planned.own_run().cloned());
+        let is_of = |id: &LaneId| {
+            let own = lanes.get(id).and_then(|lane| lane.planned.own_run());
+            own.map(|run| &run.run) == stored.as_ref().map(|run| &run.run)
+        };
+        let (of, others): (Vec<LaneId>, Vec<LaneId>) = ids.iter().copied().partition(is_of);
+        // One that has not begun has nothing to lose.
+        let stored = stored.filter(|run| others.is_empty() || run.status != RunStatus::Queued);
+        let Some(stored) = stored else {
+            let spec = self.run_for(lanes, ids, ledger)?;
+            scribe.note(Note::Run(Box::new(stored_run(&spec, false))));
+            return Some(spec);
+        };
+        for lane in others.iter().filter_map(|id| lanes.get(id)) {
+            info!(
+                mapping = lane.name(),
+                entity = %stored.entity,
+                run = stored.run,
+                "its table's backfill goes on for others; it gets one of its own behind it",
+            );
+        }
+        let mut spec = self.run_for(lanes, &of, ledger)?;
+        // Its cursor is of all its mappings, also where one of them is mapped no more.
+        for gone in stored.mappings.iter().filter(|name| !spec.mappings.contains(*name)) {
+            scribe.note(Note::Leave { run: stored.run.as_str().into(), mapping: gone.clone() });
+        }
+        self.go_on(&mut spec, &stored);
+        go_on_further(&mut spec, &stored, lanes);
+        for id in &of {
+            if let Some(lane) = lanes.get_mut(id) {
+                lane.run = Some(Arc::clone(&spec.run));
             }
         }
-        for (table, spec) in &mut specs {
-            let stored = stored.remove(table).flatten();
-            // Its cursor is of all its mappings, also where one of them is mapped no more.
-            match stored.filter(|run| spec.mappings.iter().all(|name| run.mappings.contains(name))) {
-                Some(run) => {
-                    for gone in run.mappings.iter().filter(|name| !spec.mappings.contains(*name)) {
-                        scribe.note(Note::Leave { run: run.run.as_str().into(), mapping: gone.clone() });
-                    }
-                    self.go_on(spec, &run);
-                    go_on_further(spec, &run, lanes);
-                }
-                None => scribe.note(Note::Run(Box::new(stored_run(spec, false)))),
-            }
-            for lane in lanes.values_mut().filter(|lane| lane.planned.table.oid == *table) {
-                if spec.mappings.contains(lane.name()) {
-                    lane.run = Some(Arc::clone(&spec.run));
-                }
-            }
-        }
-        specs.into_values().collect()
+        Some(spec)
     }
 
     /// The scoped runs that are stored, behind the whole ones of their tables.
@@ -302,6 +314,7 @@ impl Branch {
             match spec {
                 Some(mut spec) => {
                     self.go_on(&mut spec, stored);
+                    go_on_further(&mut spec, stored, lanes);
                     specs.push(spec);
                 }
                 None => scribe.note(Note::ForgetScoped { run: stored.run.as_str().into() }),

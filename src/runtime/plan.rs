@@ -82,6 +82,11 @@ impl Planned {
         active(config, &self.mapping, self.stored.generation, plugin)
     }
 
+    /// The stored run of its present generation.
+    pub(super) fn own_run(&self) -> Option<&StoredRun> {
+        self.run.as_ref().filter(|_| !self.rebuilt)
+    }
+
     /// Whether its table still has to be read for its generation.
     pub(super) fn needs_backfill(&self) -> bool {
         self.verdict == Verdict::Runs && !self.cancelled && self.stored.built < self.stored.generation

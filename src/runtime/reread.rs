@@ -2,11 +2,16 @@
 //! was not there at the time.
 //!
 //! Waits until the change is visible, by the same exact test that the backfill uses: a row that is read
-//! before its transaction is visible would be an older one.
+//! before its transaction is visible would be an older one. A reading is bounded in time, like those of a backfill,
+//! and one table's must never hold up another's.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex as Shelf, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Semaphore};
 use tracing::warn;
 
 use crate::{
@@ -18,24 +23,31 @@ use crate::{
 
 /// How soon a reading that came too early is repeated.
 const AGAIN: Duration = Duration::from_millis(20);
+/// Tables that are read at once.
+const SESSIONS: usize = 4;
 
-/// Completes rows, on one connection that all lanes of a term share.
+/// Completes rows, on a few connections that all lanes of a term share.
 #[derive(Debug)]
 pub(super) struct Rereader {
     settings: ConnectSettings,
     publication: String,
-    connection: Mutex<Connection>,
+    /// How long the server may take.
+    timeout: Duration,
+    tables: Shelf<BTreeMap<EntityName, Arc<Mutex<Table>>>>,
+    sessions: Semaphore,
+    idle: Shelf<Vec<SnapshotReader>>,
 }
 
+/// One table is read by one of its lanes at a time, so that it never takes all sessions.
 #[derive(Debug, Default)]
-struct Connection {
-    reader: Option<SnapshotReader>,
-    warned: HashSet<EntityName>,
+struct Table {
+    warned: bool,
 }
 
 impl Rereader {
-    pub(super) fn new(settings: ConnectSettings, publication: String) -> Self {
-        Self { settings, publication, connection: Mutex::default() }
+    pub(super) fn new(settings: ConnectSettings, publication: String, timeout: Duration) -> Self {
+        let (tables, idle) = (Shelf::default(), Shelf::default());
+        Self { settings, publication, timeout, tables, sessions: Semaphore::new(SESSIONS), idle }
     }
 
     /// The batch and selection with complete rows; as they were, where nothing is missing.
@@ -56,8 +68,9 @@ impl Rereader {
         };
         let keys: Vec<_> = missing.iter().filter_map(|&index| key_texts(batch, index)).collect();
         let unchanged = batch.cells.contains(&Cell::Unchanged);
-        let mut connection = self.connection.lock().await;
-        if unchanged && connection.warned.insert(relation.name.clone()) {
+        let table = self.table(&relation.name);
+        let mut table = table.lock().await;
+        if unchanged && !std::mem::replace(&mut table.warned, true) {
             warn!(
                 entity = %relation.name,
                 "updates come without their unchanged large values, so those rows are read again; \
@@ -66,7 +79,7 @@ impl Rereader {
             );
         }
         let fresh = loop {
-            let read = self.read(&mut connection, relation, &keys).await.map_err(|error| {
+            let read = self.read(relation, &keys).await.map_err(|error| {
                 let message =
                     format!("rows that came without all their values could not be read again: {error}");
                 Failure::new(FailureClass::Retry, "toast-reread", message)
@@ -84,19 +97,26 @@ impl Rereader {
         Ok((Arc::new(batch), selection))
     }
 
-    async fn read(
-        &self,
-        connection: &mut Connection,
-        relation: &Relation,
-        keys: &[Vec<String>],
-    ) -> Result<Reread, Error> {
-        let mut reader = match connection.reader.take() {
+    fn table(&self, entity: &EntityName) -> Arc<Mutex<Table>> {
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(tables.entry(entity.clone()).or_default())
+    }
+
+    async fn read(&self, relation: &Relation, keys: &[Vec<String>]) -> Result<Reread, Error> {
+        // Nobody closes it.
+        let _session = self.sessions.acquire().await;
+        let idle = self.idle().pop();
+        let mut reader = match idle {
             Some(reader) => reader,
             None => SnapshotReader::open(&self.settings, self.publication.as_str()).await?,
         };
-        let read = reader.reread(&relation.name, keys).await?;
-        connection.reader = Some(reader);
+        let read = reader.reread(&relation.name, keys, Some(self.timeout)).await?;
+        self.idle().push(reader);
         Ok(read)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<SnapshotReader>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

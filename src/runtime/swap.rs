@@ -3,7 +3,7 @@
 //! A swap happens at a batch boundary of a running term, and only where nothing else changes with the plugin;
 //! everything else ends the term, and the next one takes it up.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use tracing::{error, info, warn};
 
@@ -21,7 +21,6 @@ use super::{
     reload::PluginSet,
     scribe::Note,
     shutdown::now_micros,
-    term::Lane,
 };
 
 /// So many failures in a row are no hiccup.
@@ -35,16 +34,6 @@ impl Pump {
         specs.into_iter().for_each(|spec| self.add_run(spec));
     }
 
-    /// Lanes that follow the stream again may have left their run.
-    pub(super) fn resume_backfills(&mut self, lanes: &[LaneId]) {
-        for &id in lanes {
-            let waits = |lane: &Lane| lane.run.is_none() && lane.planned.needs_backfill();
-            if self.lanes.get(&id).is_some_and(waits) {
-                self.rebuild(id);
-            }
-        }
-    }
-
     /// A target of a run fails. Once that looks lasting, the run goes on without it, for the targets that work;
     /// where none works, the run waits and lets other tables read.
     pub(super) fn target_failed(&mut self, id: LaneId, attempts: u32, failure: &Failure) {
@@ -55,33 +44,43 @@ impl Pump {
             let commands = self.machine.delivery_failed(table, failure.to_string(), now_micros());
             self.carry_out(commands);
         } else if failure.class != FailureClass::Retry || attempts >= LASTING_ATTEMPTS {
-            let Some(lane) = self.lanes.get_mut(&id) else { return };
             warn!(
                 mapping = lane.name(),
                 entity = %lane.planned.stored.entity,
                 "leaves its table's backfill, which goes on for the others; it gets one of its own once it works",
             );
-            lane.leave_run(&mut self.machine, &self.scribe);
-            for attempt in self.branch.release(id) {
-                let commands = self.machine.durable(attempt);
-                self.carry_out(commands);
-            }
+            self.leave_run(id);
         }
     }
 
-    /// Begins a run for mappings that left theirs and work again: when their table's present run is done, so
-    /// that its progress is not lost, or has no target that works.
+    /// The runs of its table go on without a mapping; chunks that only waited for it are done.
+    fn leave_run(&mut self, id: LaneId) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        lane.leave_run(&mut self.machine, &self.scribe);
+        for attempt in self.branch.release(id) {
+            let commands = self.machine.durable(attempt);
+            self.carry_out(commands);
+        }
+    }
+
+    /// Begins runs for mappings that wait for one and work: when their table's present run is done, so that its
+    /// progress is not lost, or has had no target that works for a while.
     pub(super) fn take_up_backfills(&mut self) {
-        let waits = |(&id, lane): (&LaneId, &Lane)| {
-            let due = lane.run.is_none() && lane.planned.needs_backfill();
-            if !due || !lane.works() || !self.ledger.follows(id) {
-                return None;
+        let mut due: BTreeMap<u32, Vec<LaneId>> = BTreeMap::new();
+        for (&id, lane) in &self.lanes {
+            let table = lane.planned.table.oid;
+            let waits = lane.run.is_none() && lane.planned.needs_backfill() && lane.works();
+            if waits && self.ledger.follows(id) && !self.is_read_for_others(table) {
+                due.entry(table).or_default().push(id);
             }
-            let present = self.machine.run(lane.planned.table.oid);
-            present.is_none_or(|view| !self.run_works(&view)).then_some(id)
-        };
-        let due: Vec<LaneId> = self.lanes.iter().filter_map(waits).collect();
-        due.into_iter().for_each(|id| self.rebuild(id));
+        }
+        due.into_values().for_each(|ids| self.rebuild(&ids));
+    }
+
+    /// Whether a table's present run is worth waiting for.
+    fn is_read_for_others(&self, table: u32) -> bool {
+        let present = self.machine.run(table);
+        present.is_some_and(|view| view.attempts < LASTING_ATTEMPTS || self.run_works(&view))
     }
 
     /// Whether a target of a run works.
@@ -89,8 +88,9 @@ impl Pump {
         self.lanes.values().any(|lane| run.mappings.contains(lane.name()) && lane.works())
     }
 
-    fn rebuild(&mut self, id: LaneId) {
-        if let Some(spec) = self.branch.run_for(&mut self.lanes, &[id], &self.ledger) {
+    /// Begins a run for mappings of one table.
+    fn rebuild(&mut self, ids: &[LaneId]) {
+        if let Some(spec) = self.branch.run_for(&mut self.lanes, ids, &self.ledger) {
             self.scribe.note(Note::Run(self.as_stored(&spec)));
             self.add_run(spec);
         }
@@ -173,23 +173,36 @@ impl Pump {
         }
         stored.accepted = self.ledger.position(id);
         stored.purge |= purge;
-        let rebuild = rebuild.map(|rebuild| rebuild && !lane.planned.cancelled);
+        let (stored, is_read) = (stored.clone(), rebuild.is_some() && lane.planned.needs_backfill());
         info!(
             mapping = stored.name,
             plugin = %plugin.revision(),
             generation = stored.generation,
-            rebuild = rebuild.unwrap_or(false),
+            rebuild = is_read,
             lsn = %self.ledger.processed(),
             "swapped its transform",
         );
         let active = plan::active(&self.context.config, &wanted.mapping, stored.generation, plugin);
-        self.scribe.note(Note::Mapping(Box::new(stored.clone())));
         if let Some(handle) = &lane.handle {
             handle.replace(active);
         }
-        if rebuild == Some(true) {
-            self.rebuild(id);
+        // What was read for the old version is of no use; what was read for others is.
+        let waits = is_read && self.shares_a_run(id);
+        if waits {
+            self.leave_run(id);
+        }
+        self.scribe.note(Note::Mapping(Box::new(stored)));
+        if is_read && !waits {
+            self.rebuild(&[id]);
         }
         Ok(())
+    }
+
+    /// Whether its table is being read for other mappings: then it gets a run of its own behind that one.
+    fn shares_a_run(&self, id: LaneId) -> bool {
+        let Some(lane) = self.lanes.get(&id) else { return false };
+        let table = lane.planned.table.oid;
+        let others = |view: RunView<'_>| view.started && view.mappings.iter().any(|name| name != lane.name());
+        self.machine.run(table).is_some_and(others) && self.is_read_for_others(table)
     }
 }

@@ -74,23 +74,37 @@ pub(super) async fn run(
     streamed: &mut bool,
 ) -> Result<Ended, TermError> {
     let config = &context.config;
-    let wanted = plan::wanted(config, plugins)?;
     let control = context.settings.connect(Purpose::Control).await?;
     if let Some(suspension) = suspended::suspension(context, &control).await? {
-        let again = suspended::idle(context, control, suspension, shutdown).await?;
+        let again = tokio::select! {
+            again = suspended::idle(context, control, suspension, shutdown) => again?,
+            Some(changed) = reloads.recv() => return Ok(Ended::Reconfigure(changed)),
+        };
         return Ok(if again { Ended::Again } else { Ended::Shutdown });
     }
-    let tables = plan::preflight(config, &control, &wanted).await?;
+    let wanted = plan::wanted(config, plugins)?;
+    plan::preflight(config, &control, &wanted).await?;
     let lock = Leadership::acquire(&context.settings, &config.source.slot, shutdown);
-    let leadership = match lock.await {
+    let taken = tokio::select! {
+        biased;
+        taken = lock => taken,
+        // A standby leads with the plugins of the moment at which it takes over.
+        Some(changed) = reloads.recv() => return Ok(Ended::Reconfigure(changed)),
+    };
+    let leadership = match taken {
         Ok(leadership) => leadership,
         Err(_) if shutdown.is_cancelled() => return Ok(Ended::Shutdown),
         Err(error) => return Err(error.into()),
     };
     info!(installation = config.source.slot, "leading");
+    let leading = async {
+        // As they are now, however long another host has led meanwhile.
+        let (tables, _) = plan::look(config, &control, &wanted).await?;
+        lead(context, plugins, wanted, tables, control, reloads, shutdown, streamed).await
+    };
     let led = tokio::select! {
         lost = leadership.lost() => Err(TermError::LeadershipLost { reason: lost.to_string() }),
-        led = lead(context, plugins, wanted, tables, control, reloads, shutdown, streamed) => led,
+        led = leading => led,
     };
     leadership.release().await;
     led
@@ -162,10 +176,7 @@ async fn stream(
             Stopped::Suspended => return Ok(Ended::Again),
             Stopped::Reconfigure(plugins) => return Ok(Ended::Reconfigure(plugins)),
             Stopped::Refit => return Ok(Ended::Reconfigure(Arc::clone(plugins))),
-            Stopped::Restream(lanes) => {
-                start = pump.ledger.rewind(&lanes);
-                pump.resume_backfills(&lanes);
-            }
+            Stopped::Restream(lanes) => start = pump.ledger.rewind(&lanes),
         }
     }
 }
@@ -236,7 +247,8 @@ fn assemble(
     let config = &context.config;
     let (events, lane_events) = mpsc::unbounded_channel();
     let publication = config.source.publication.as_str();
-    let rereader = Arc::new(Rereader::new(context.settings.clone(), publication.to_owned()));
+    let timeout = config.backfill.statement_timeout;
+    let rereader = Arc::new(Rereader::new(context.settings.clone(), publication.to_owned(), timeout));
     let mut ledger = Ledger::new(source.confirmed);
     let mut subscriptions = Subscriptions::default();
     let mut lanes = BTreeMap::new();
@@ -269,7 +281,7 @@ fn assemble(
         settings: context.settings.clone(),
         installation: config.source.slot.clone(),
         publication: publication.to_owned(),
-        timeout: config.backfill.statement_timeout,
+        timeout,
     };
     let (readers, reads) = Readers::start(reading);
     let mut relations = Relations::new(control, publication);

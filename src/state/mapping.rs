@@ -130,13 +130,18 @@ impl Store {
     }
 
     /// Writes a mapping as a whole: a new one, or a new generation or revision of it. With a new generation an
-    /// unfinished run of its whole table is forgotten, in the same statement: what that has read was made by the
-    /// old one. A cancelled table stays cancelled.
+    /// unfinished run of its whole table goes on without it, or is forgotten where it was for nobody else, in the
+    /// same statement: what that has read was made by the old one. A cancelled table stays cancelled.
     pub async fn save_mapping(&self, client: &Client, wanted: &StoredMapping) -> Result<(), StateError> {
         let query = "with outdated as (delete from anabranch.run as r using anabranch.mapping as m \
                      where m.installation = $1 and m.name = $2 and m.generation <> $6 \
-                     and r.installation = $1 and $2 = any (r.mappings) and r.scope is null \
-                     and r.status not in ('complete', 'cancelled')) \
+                     and r.installation = $1 and r.mappings = array[$2::text] and r.scope is null \
+                     and r.status not in ('complete', 'cancelled')), \
+                     left_by as (update anabranch.run as r set mappings = array_remove(r.mappings, $2::text) \
+                     from anabranch.mapping as m \
+                     where m.installation = $1 and m.name = $2 and m.generation <> $6 \
+                     and r.installation = $1 and $2 = any (r.mappings) and cardinality(r.mappings) > 1 \
+                     and r.scope is null and r.status not in ('complete', 'cancelled')) \
                      insert into anabranch.mapping (installation, name, entity, table_oid, identity, generation, \
                      built, accepted, status, last_error, attempts, purge) \
                      values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12) \

@@ -19,6 +19,7 @@ use crate::{
     receiver::{Receiver, Reply},
     scene::{MENDED_DOCUMENTS, SOON, Scene, hostile, mended, orders},
     shop::{PRODUCTS, Shop, TWO},
+    tables::make_again,
 };
 
 async fn sql(shop: &Shop, statements: &str) {
@@ -79,14 +80,87 @@ async fn c071_a_table_that_is_locked_fails_alone_and_goes_on_from_its_cursor() {
     let run = runs.iter().find(|run| run["entity"] == PRODUCTS).unwrap();
     assert!(run["attempts"].as_i64() >= Some(2) && run["last_error"] == error.as_str(), "{run}");
     assert_eq!(shop.scene.mapping("products")["status"], "running", "its live changes go on");
+    let (code, shape) = shop.ask(&["wait", PRODUCTS, "--timeout", "60s"]);
+    assert_eq!(code, 1, "{shape}");
+    assert!(shape["error"].as_str().unwrap().contains("lock timeout"), "{shape}");
     locker.batch_execute("rollback").await.unwrap();
     shop.reached("products", 1).await;
+    let shape = shop.asked(&["wait", PRODUCTS, "--timeout", "60s"]);
+    assert!(shape["items"][0]["retries"].as_u64() >= Some(2), "{shape}");
     shop.check().await;
     assert_eq!(
         table.written().unwrap().0,
         table.count().unwrap() - before,
         "nothing before the cursor again"
     );
+}
+
+/// 100 kB that do not compress well.
+const LARGE: &str = "(select string_agg(md5(i::text), ' ') from generate_series(1, 3100) as i)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c014_a_locked_table_whose_rows_are_to_be_read_again_holds_its_own_mapping_alone() {
+    let mut shop = Shop::new(500, 500).await;
+    shop.scene.config(&impatient(TWO));
+    sql(&shop, &format!("update public.products set active = true, description = {LARGE} where id <= 5"))
+        .await;
+    sql(&shop, &format!("update public.orders set status = 'open', customer = {LARGE} where id <= 5")).await;
+    shop.scene.host.start().unwrap();
+    shop.reached("products", 1).await;
+    shop.reached("orders", 1).await;
+    // The change is committed at the very moment at which somebody else has the lock.
+    let locker = shop.scene.database.connect().await.unwrap();
+    sql(&shop, "begin; update public.products set price = 77 where id = 1").await;
+    let lock = tokio::spawn(async move {
+        locker.batch_execute("begin; lock table public.products in access exclusive mode").await.unwrap();
+        locker
+    });
+    let watch = shop.scene.database.connect().await.unwrap();
+    wait_until("the lock to be waited for", SOON, async || {
+        let waits = "select exists (select from pg_locks where mode = 'AccessExclusiveLock' and not granted
+                     and relation = 'public.products'::regclass)";
+        Ok(watch.query_one(waits, &[]).await?.get::<_, bool>(0))
+    })
+    .await
+    .unwrap();
+    sql(&shop, "commit").await;
+    let locker = lock.await.unwrap();
+    let error = shop.scene.error_of("products").await;
+    assert!(error.contains("lock timeout") && error.contains("public.products"), "{error}");
+    assert!(error.contains("could not be read again") && error.contains("retry"), "{error}");
+    // Others are read and streamed, also where their rows are read again themselves.
+    sql(&shop, "update public.orders set total = 5 where id <= 5").await;
+    orders_go_on(&shop).await;
+    shop.until("the second failure", || {
+        "select attempts >= 2 and status = 'failing' from anabranch.mapping where name = 'products'"
+            .to_owned()
+    })
+    .await;
+    locker.batch_execute("rollback").await.unwrap();
+    shop.check().await;
+    assert_eq!(shop.scene.table("products").get("1").unwrap().unwrap()["price"], 77.0);
+    assert_eq!(shop.scene.mapping("products")["status"], "running");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c045_a_table_that_is_dropped_fails_alone_until_there_is_one_again() {
+    let mut shop = Shop::built(3000, 500).await;
+    shop.midway().await;
+    sql(&shop, "drop table public.products").await;
+    shop.resume();
+    let (_, error) = failed(&shop, 1).await;
+    assert!(error.contains("public.products") && error.contains("does not exist"), "{error}");
+    orders_go_on(&shop).await;
+    // The same across a start.
+    shop.scene.host.kill().unwrap();
+    shop.scene.host.start().unwrap();
+    orders_go_on(&shop).await;
+    let error = shop.scene.error_of("products").await;
+    assert!(error.contains("public.products"), "{error}");
+    make_again(&shop).await;
+    shop.reached("products", 3).await;
+    shop.check().await;
+    assert_eq!(shop.scene.table("products").count().unwrap(), 600);
 }
 
 #[tokio::test(flavor = "multi_thread")]

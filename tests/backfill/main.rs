@@ -4,6 +4,7 @@
 
 mod hosts;
 mod isolation;
+mod mappings;
 mod parts;
 mod requests;
 mod shop;

@@ -1,6 +1,6 @@
 //! Asking for whole tables: requests, cancelling, pauses, rates, purges, waiting.
 
-use testkit::shop::PRODUCT_DOCUMENTS;
+use testkit::shop::{ORDER_DOCUMENTS, PRODUCT_DOCUMENTS};
 
 use crate::{
     scene::{SOON, hostile, products},
@@ -160,8 +160,77 @@ async fn a_table_that_nobody_maps_stays_requested_until_somebody_does() {
     shop.asked(&["request", PRODUCTS]);
     shop.reached("products", 2).await;
     assert_eq!(shop.text("select target from anabranch.request").await, "public.lonely");
-    let warnings = shop.scene.host.log().matches("the request waits until it is").count();
-    assert_eq!(warnings, 1, "one warning a term");
+    let warnings = |shop: &Shop| shop.scene.host.log().matches("the request waits until it is").count();
+    assert_eq!(warnings(&shop), 1, "one warning a term");
+
+    shop.scene.host.terminate(SOON).unwrap();
+    let from = shop.scene.host.log_length();
+    shop.scene.host.start().unwrap();
+    shop.scene.host.wait_log(from, "the request waits until it is", SOON).await.unwrap();
+    shop.asked(&["request", PRODUCTS]);
+    shop.reached("products", 3).await;
+    assert_eq!(warnings(&shop), 2, "one warning a term");
+    assert_eq!(shop.text("select target from anabranch.request").await, "public.lonely");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_that_cannot_be_is_told_and_the_table_is_read_all_the_same() {
+    let mut shop = Shop::new(300, 300).await;
+    let config = crate::shop::TWO
+        .replacen("sink = \"out\"", "sink = \"log\"", 1)
+        .replace("destination = \"orders\"", "destination = \"shared\"");
+    shop.scene.config(&format!(
+        "[sink.log]\nkind = \"jsonl\"\npath = \"log.jsonl\"\n{config}[[map]]\nname = \"beside\"\n\
+         table = \"public.orders\"\ntransform = \"order-summary\"\nsink = \"again\"\ndestination = \"shared\"\n\
+         [sink.again]\nkind = \"sqlite\"\npath = \"out.db\"\n"
+    ));
+    shop.scene.host.start().unwrap();
+    for mapping in ["products", "orders", "beside"] {
+        shop.reached(mapping, 1).await;
+    }
+    shop.scene.settled(ORDER_DOCUMENTS, "shared").await;
+    let before = shop.scene.table("shared").count().unwrap();
+    let from = shop.scene.host.log_length();
+    shop.asked(&["request", "products", "--purge"]);
+    shop.asked(&["request", "orders", "--purge"]);
+    let line =
+        shop.scene.host.wait_log(from, "but a jsonl sink cannot: its documents stay", SOON).await.unwrap();
+    assert!(line.contains("mapping=\"products\""), "{line}");
+    let line =
+        shop.scene.host.wait_log(from, "is shared with beside: its documents stay", SOON).await.unwrap();
+    assert!(line.contains("mapping=\"orders\"") && line.contains("destination=\"shared\""), "{line}");
+    shop.reached("products", 2).await;
+    shop.reached("orders", 2).await;
+    shop.until("no purge to be due", || "select not bool_or(purge) from anabranch.mapping".to_owned()).await;
+    assert_eq!(shop.scene.table("shared").count().unwrap(), before);
+    shop.scene.settled(ORDER_DOCUMENTS, "shared").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_tables_are_read_at_once_as_is_configured() {
+    for (most, states_wanted) in [(1, "queued running"), (2, "running running")] {
+        let mut shop = Shop::new(4000, 4000).await;
+        let concurrent = format!("[backfill]\nmax_concurrent = {most}\n");
+        shop.scene.config(&crate::shop::TWO.replace("[backfill]\n", &concurrent));
+        shop.scene.host.start().unwrap();
+        shop.reached("products", 1).await;
+        shop.reached("orders", 1).await;
+        shop.asked(&["rate", "500", PRODUCTS]);
+        shop.asked(&["rate", "500", "public.orders"]);
+        shop.asked(&["request", PRODUCTS]);
+        shop.asked(&["request", "public.orders"]);
+        shop.until(&format!("{most} to be read for a while"), || {
+            format!("select count(*) >= {most} from anabranch.run where status = 'running' and rows >= 1000")
+        })
+        .await;
+        let states = "select string_agg(status, ' ' order by status) from anabranch.run";
+        assert_eq!(shop.text(states).await, states_wanted);
+        shop.asked(&["rate", "none", PRODUCTS]);
+        shop.asked(&["rate", "none", "public.orders"]);
+        shop.reached("products", 2).await;
+        shop.reached("orders", 2).await;
+        shop.check().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,6 +254,30 @@ async fn a_pause_holds_reading_and_waiting_says_so() {
     shop.asked(&["wait", "--timeout", "120s"]);
     assert_eq!(shop.scene.mapping("products")["built"], 2);
     shop.asked(&["wait"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiting_tells_how_far_it_is_and_what_holds_it_back() {
+    let shop = Shop::built(3000, 10).await;
+    shop.asked(&["rate", "300", PRODUCTS]);
+    shop.asked(&["request", PRODUCTS]);
+    shop.until_run("status = 'running' and rows >= 300 and (report ->> 'throttled_ms')::int >= 1000").await;
+    let (code, shape) = shop.ask(&["wait", "--timeout", "0s"]);
+    assert_eq!(code, 3, "{shape}");
+    assert_eq!(shape["result"], "timeout");
+    let items = shape["items"].as_array().unwrap();
+    let item = items.iter().find(|item| item["name"] == PRODUCTS).unwrap();
+    let of = |name: &str| item[name].as_u64().unwrap_or_else(|| panic!("{name} of {item}"));
+    assert_eq!((item["step"].as_str(), of("rows_per_second"), of("estimate")), (Some("reading"), 300, 3000));
+    assert!((300..3000).contains(&of("rows")) && of("percent") == of("rows") * 100 / 3000, "{item}");
+    assert!(of("throttled_seconds") >= 1 && of("elapsed_seconds") >= 1 && of("left_seconds") >= 1, "{item}");
+    // Again, and until the end.
+    shop.asked(&["rate", "none", PRODUCTS]);
+    let shape = shop.asked(&["wait", PRODUCTS, "--timeout", "120s"]);
+    assert_eq!(
+        (&shape["items"][0]["step"], &shape["items"][0]["percent"]),
+        (&"complete".into(), &100.into())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

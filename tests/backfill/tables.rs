@@ -169,9 +169,9 @@ const REPLACED_ROWS: &str = "select '{}', array['new'], true, 1.50, 'Another', '
     from generate_series(2001, 2600) as g";
 
 /// Drops the products and makes another table of that name.
-async fn make_again(shop: &Shop) {
+pub(crate) async fn make_again(shop: &Shop) {
     let statements = format!(
-        "begin; drop table public.products; create table public.products {REPLACEMENT};
+        "begin; drop table if exists public.products; create table public.products {REPLACEMENT};
          insert into public.products {REPLACED_ROWS}; commit"
     );
     sql(shop, &statements).await;
@@ -265,6 +265,55 @@ async fn a_partitioned_table_is_read_through_its_root_while_rows_and_partitions_
     sql(&shop, "update public.products set id = id + 2500 where id between 3001 and 3010").await;
     sql(&shop, "delete from public.products where id > 5040").await;
     shop.check().await;
+}
+
+/// Detached, a partition's rows are nobody's any more; attached, they are the table's.
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_that_are_detached_and_attached_during_a_run_count_as_they_are() {
+    let mut shop = Shop::new(3000, 100).await;
+    sql(
+        &shop,
+        "alter table public.products rename to plain; alter index public.products_pkey rename to plain_pkey;
+         create table public.products (like public.plain, primary key (id)) partition by range (id);
+         create table public.products_1 partition of public.products for values from (1) to (11);
+         create table public.products_2 partition of public.products for values from (11) to (2001);
+         create table public.products_3 partition of public.products for values from (2001) to (5001);
+         insert into public.products select * from public.plain; update public.products set active = true",
+    )
+    .await;
+    shop.scene.host.start().unwrap();
+    shop.midway().await;
+    // One that was read, and one that was not.
+    sql(
+        &shop,
+        "alter table public.products detach partition public.products_1;
+         alter table public.products detach partition public.products_3;
+         update public.products_3 set name = 'nobody sees me' where id < 2010;
+         update public.products set name = 'seen' where id in (11, 2000);
+         delete from public.products_1 where id = 1",
+    )
+    .await;
+    shop.go_on(2).await;
+    let read = format!(
+        "{PRODUCT_DOCUMENTS} union all {}",
+        PRODUCT_DOCUMENTS
+            .replace("public.products", "public.plain")
+            .replace("where active", "where id <= 10")
+    );
+    products_are(&shop, &read).await;
+    // What was detached behind the cursor is taken away by a purge; what comes back ahead of it is read.
+    shop.midway().await;
+    sql(
+        &shop,
+        "alter table public.products attach partition public.products_3 for values from (2001) to (5001);
+         update public.products set name = 'back' where id in (2001, 3000);
+         update public.products set id = id + 2000 where id between 1995 and 1999;
+         update public.products set id = id - 996 where id between 2991 and 2995",
+    )
+    .await;
+    shop.go_on(3).await;
+    shop.check().await;
+    assert_eq!(shop.scene.table("products").get("5").unwrap(), None);
 }
 
 /// Products and orders through a publication that somebody else has made.

@@ -87,7 +87,8 @@ fn apply(receiver: &Receiver, accepted: impl Fn(usize) -> bool, documents: &mut 
     }
 }
 
-async fn expected(world: &World) -> BTreeMap<String, Value> {
+/// The products' documents by their ids, as SQL makes them.
+pub async fn expected(world: &World) -> BTreeMap<String, Value> {
     let query = format!("select id::text, document::text from ({PRODUCT_DOCUMENTS}) as documents");
     let rows = world.client.query(&query, &[]).await.unwrap();
     rows.iter().map(|row| (row.get(0), serde_json::from_str(row.get(1)).unwrap())).collect()

@@ -310,10 +310,16 @@ async fn a_new_generation_does_not_go_on_with_the_run_of_the_old_one() {
     store.save_mapping(&client, &stored(1, 0)).await.unwrap();
     assert_eq!(store.runs(&client).await.unwrap()[0].rows, 10, "the same generation goes on");
     store.save_mapping(&client, &stored(2, 0)).await.unwrap();
+    let left = store.runs(&client).await.unwrap();
+    assert_eq!((left[0].rows, &left[0].mappings), (10, &vec!["echo".to_owned()]), "it is the other's alone");
+    // What is for nobody else is forgotten.
+    let alone = StoredRun { mappings: vec!["products".to_owned()], ..run.clone() };
+    store.save_run(&client, &alone).await.unwrap();
+    store.save_mapping(&client, &stored(3, 0)).await.unwrap();
     assert_eq!(store.runs(&client).await.unwrap(), []);
     // What is complete stays, to be looked at.
     store.save_run(&client, &StoredRun { status: RunStatus::Complete, ..run }).await.unwrap();
-    store.save_mapping(&client, &stored(3, 2)).await.unwrap();
+    store.save_mapping(&client, &stored(4, 3)).await.unwrap();
     assert_eq!(store.runs(&client).await.unwrap().len(), 1);
 }
 

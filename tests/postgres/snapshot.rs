@@ -194,7 +194,7 @@ async fn c039_c040_pages_have_the_rows_and_columns_of_the_publication() {
     assert_eq!(rows.len(), 5);
     assert_eq!(rows[0], [Some("2".to_owned()), Some("eu".to_owned()), None]);
     let keys = [vec!["1".to_owned()], vec!["2".to_owned()]];
-    let read = reader.reread(&"public.f".parse().unwrap(), &keys).await.unwrap();
+    let read = reader.reread(&"public.f".parse().unwrap(), &keys, None).await.unwrap();
     assert_eq!(texts(&read.batch).len(), 1);
 }
 
@@ -458,10 +458,10 @@ async fn rows_are_read_again_by_key() {
     let mut reader = reader(&database).await;
     let entity = "public.t".parse().unwrap();
     let keys: Vec<_> = (100..600).map(|n| vec!["it's".to_owned(), n.to_string()]).collect();
-    let read = reader.reread(&entity, &keys).await.unwrap();
+    let read = reader.reread(&entity, &keys, None).await.unwrap();
     assert_eq!(read.batch.changes.len(), 401);
     assert_eq!(texts(&read.batch).iter().filter(|row| row[2] == Some("v100".to_owned())).count(), 1);
-    assert_eq!(reader.reread(&entity, &[]).await.unwrap().batch.changes.len(), 0);
+    assert_eq!(reader.reread(&entity, &[], None).await.unwrap().batch.changes.len(), 0);
 }
 
 #[tokio::test]
