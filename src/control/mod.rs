@@ -10,6 +10,8 @@ mod error;
 mod keys;
 mod picture;
 mod progress;
+mod shape;
+mod status;
 mod wait;
 
 use std::time::Duration;
@@ -25,6 +27,8 @@ use crate::{
 pub use error::ControlError;
 pub use picture::Picture;
 pub use progress::{Goal, Item, PluginGoal, Standing, Step, Verdict, describe, progress};
+pub use shape::{ControlShape, RequestShape, RunShape};
+pub use status::{CheckpointShape, MappingShape, SlotShape, StatusShape};
 pub use wait::Waited;
 
 /// Keys of one request at the most; more become several.

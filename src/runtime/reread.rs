@@ -16,6 +16,8 @@ use crate::{
     postgres::{ConnectSettings, Error, Reread, SnapshotReader},
 };
 
+use super::metrics::Metrics;
+
 /// How soon a reading that came too early is repeated.
 const AGAIN: Duration = Duration::from_millis(20);
 
@@ -24,6 +26,7 @@ const AGAIN: Duration = Duration::from_millis(20);
 pub(super) struct Rereader {
     settings: ConnectSettings,
     publication: String,
+    metrics: Arc<Metrics>,
     connection: Mutex<Connection>,
 }
 
@@ -34,8 +37,8 @@ struct Connection {
 }
 
 impl Rereader {
-    pub(super) fn new(settings: ConnectSettings, publication: String) -> Self {
-        Self { settings, publication, connection: Mutex::default() }
+    pub(super) fn new(settings: ConnectSettings, publication: String, metrics: Arc<Metrics>) -> Self {
+        Self { settings, publication, metrics, connection: Mutex::default() }
     }
 
     /// The batch and selection with complete rows; as they were, where nothing is missing.
@@ -80,6 +83,7 @@ impl Rereader {
             }
             tokio::time::sleep(AGAIN).await;
         };
+        self.metrics.rows_reread(&relation.name.to_string(), missing.len());
         let (batch, selection) = complete(batch, selection, &missing, &fresh, needed);
         Ok((Arc::new(batch), selection))
     }
