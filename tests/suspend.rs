@@ -62,6 +62,14 @@ async fn nobody_streams_through_restarts_until_it_is_resumed() {
     scene.host.start().unwrap();
     scene.host.wait_log(from, "suspended (upgrade to 18)", SOON).await.unwrap();
     assert!(scene.host.is_running().unwrap() && standby.is_running().unwrap());
+    let status = scene.host.status().unwrap();
+    assert_eq!(status["suspended"]["reason"], "upgrade to 18", "{status}");
+    let (code, said) = run(&scene.host, &["backfill", "wait", "--timeout", "1s"]);
+    assert_eq!((code, &said["result"]), (3, &"timeout".into()), "{said}");
+    assert!(said["notes"][0].as_str().unwrap().contains("`anabranch resume`"), "{said}");
+    let (code, said) = run(&scene.host, &["plan"]);
+    assert_eq!(code, 0, "{said}");
+    assert!(said["notices"][0].as_str().unwrap().contains("suspended since"), "{said}");
     assert_eq!((scene.slot("active").await, publications(&scene).await.as_str()), (None, "0"));
 
     let (code, said) = run(&scene.host, &["resume", "--purge"]);

@@ -10,7 +10,7 @@ use crate::{
     model::EntityName,
     pipeline::{Decision, Stored, Wanted, compare},
     postgres::{Catalog, Purpose},
-    state::{RunStatus, Store, StoredRun},
+    state::{RunStatus, Store, StoredRun, Suspension},
 };
 
 use super::{Context, Exit, output, prepare::Plugins};
@@ -80,13 +80,15 @@ async fn compared(
     config: &Config,
     mappings: &Mappings,
     wanted: &[Wanted],
-    notices: Vec<String>,
+    mut notices: Vec<String>,
 ) -> anyhow::Result<Shape> {
     let client = config.source.connect.connect(Purpose::State).await?;
     let store = Store::new(config.source.slot.as_str());
     let (mut stored, mut runs) = (Vec::new(), Vec::new());
     if store.ready(&client).await? {
         runs = store.runs(&client).await?;
+        let suspension = store.suspension(&client).await?.filter(|suspension| !suspension.resumed);
+        notices.extend(suspension.map(|suspension| suspended(&suspension)));
         for mapping in store.mappings(&client).await? {
             let identity = serde_json::from_str(&mapping.identity).with_context(|| {
                 format!(
@@ -115,6 +117,12 @@ async fn compared(
     let mappings: Vec<_> = steps.collect();
     let changes = mappings.iter().any(|step| !matches!(step.action, "unchanged" | "refused"));
     Ok(Shape { changes, mappings, notices })
+}
+
+fn suspended(suspension: &Suspension) -> String {
+    let since = &suspension.since;
+    let then = if suspension.keep_slot { "goes on where it was" } else { "builds every mapped table again" };
+    format!("suspended since {since}: nothing is streamed, and `anabranch resume` {then}")
 }
 
 fn step_shape(

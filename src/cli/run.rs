@@ -1,5 +1,7 @@
 //! `run`: streams and backfills until told to stop.
 
+use std::net::SocketAddr;
+
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::{self, Signals};
@@ -7,11 +9,16 @@ use crate::runtime::{self, Signals};
 use super::{Context, Exit};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {}
+pub(super) struct Arguments {
+    /// Where the operations endpoint listens, in place of the config's: an IP address and a port.
+    #[arg(long, value_name = "ADDRESS")]
+    http: Option<SocketAddr>,
+}
 
 /// The first SIGTERM or SIGINT drains and ends with exit code 0, the second ends at once.
-pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
-    let config = context.config()?;
+pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
+    let mut config = context.config()?;
+    config.http.listen = arguments.http.or(config.http.listen);
     context.block_on(async {
         let shutdown = CancellationToken::new();
         let signals = Signals::install()?;

@@ -1,19 +1,14 @@
 //! `status`: where an installation stands, read from its database alone.
 
-use anyhow::Context as _;
-use serde::Serialize;
-
 use crate::{
-    control::Picture,
+    control::{MappingShape, SlotShape, StatusShape, SuspensionShape},
     model::Lsn,
-    pipeline::Identity,
-    postgres::{Client, ConnectSettings, Purpose},
-    state::{Installation, Store, StoredMapping},
+    postgres::Purpose,
 };
 
 use super::{
     Context, Exit,
-    backfill::{ControlShape, RequestShape, RunShape, control_line, request_line, run_line},
+    backfill::{control_line, request_line, run_line},
     output,
     source::SourceArguments,
 };
@@ -24,149 +19,20 @@ pub(super) struct Arguments {
     source: SourceArguments,
 }
 
-/// The JSON shape of `status`.
-#[derive(Debug, Serialize)]
-struct Shape {
-    /// The installation's name, which is its slot's.
-    installation: String,
-    /// What was last saved; null where nothing ever was.
-    checkpoint: Option<CheckpointShape>,
-    /// The slot as the server shows it; null where there is none.
-    slot: Option<SlotShape>,
-    mappings: Vec<MappingShape>,
-    /// What was asked for and has not become a run.
-    requests: Vec<RequestShape>,
-    backfills: Vec<RunShape>,
-    /// Pauses and rates of backfills.
-    controls: Vec<ControlShape>,
-}
-
-#[derive(Debug, Serialize)]
-struct CheckpointShape {
-    publication: String,
-    system_identifier: String,
-    timeline: i32,
-    confirmed_lsn: String,
-    /// How many leaderships there have been.
-    term: i64,
-}
-
-#[derive(Debug, Serialize)]
-struct SlotShape {
-    /// Whether somebody streams from it now.
-    active: bool,
-    confirmed_lsn: Option<String>,
-    restart_lsn: Option<String>,
-    /// `reserved`, `extended`, `unreserved` or `lost` (Postgres documentation, `pg_replication_slots`).
-    wal_status: Option<String>,
-    /// WAL that is written and not confirmed.
-    lag_bytes: Option<i64>,
-    /// WAL that the server keeps for the slot.
-    retained_bytes: Option<i64>,
-}
-
-#[derive(Debug, Serialize)]
-struct MappingShape {
-    name: String,
-    entity: String,
-    /// The transform's name; null where the stored identity cannot be read.
-    transform: Option<String>,
-    version: Option<String>,
-    sink: Option<String>,
-    destination: Option<String>,
-    generation: i64,
-    /// The last generation whose backfill completed; 0 before the first.
-    built: i64,
-    /// `running`, `failing` or `refused`.
-    status: &'static str,
-    accepted_lsn: String,
-    /// Failures in a row.
-    attempts: i32,
-    last_error: Option<String>,
-    /// Whether the destination is emptied before the generation is built.
-    purge: bool,
-}
-
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
     let (connect, slot) = arguments.source.resolve(context)?;
-    let shape = context.block_on(read(&connect, slot))?;
+    let shape = context.block_on(async {
+        let client = connect.connect(Purpose::State).await?;
+        let shape = StatusShape::read(&client, slot).await?;
+        client.close().await;
+        Ok(shape)
+    })?;
     let exit = if shape.checkpoint.is_some() { Exit::Done } else { Exit::Failed };
     context.output.result(&shape, text)?;
     Ok(exit)
 }
 
-async fn read(connect: &ConnectSettings, installation: String) -> anyhow::Result<Shape> {
-    let client = connect.connect(Purpose::State).await?;
-    let store = Store::new(installation.as_str());
-    let slot = slot(&client, &installation).await?;
-    let picture = Picture::read(&client, &store, &installation).await?;
-    let checkpoint = match picture {
-        Some(_) => store.installation(&client).await?.map(checkpoint),
-        None => None,
-    };
-    let picture = picture.unwrap_or_default();
-    let shape = Shape {
-        installation,
-        checkpoint,
-        slot,
-        requests: picture.requests.iter().map(|pending| RequestShape::new(&picture, pending)).collect(),
-        backfills: picture.runs.iter().map(|run| RunShape::new(&picture, run)).collect(),
-        controls: picture.controls.iter().map(ControlShape::new).collect(),
-        mappings: picture.mappings.into_iter().map(mapping).collect(),
-    };
-    client.close().await;
-    Ok(shape)
-}
-
-async fn slot(client: &Client, name: &str) -> anyhow::Result<Option<SlotShape>> {
-    let query = "select s.active, s.confirmed_flush_lsn::text, s.restart_lsn::text, s.wal_status, \
-                 (w.lsn - s.confirmed_flush_lsn)::bigint, (w.lsn - s.restart_lsn)::bigint \
-                 from pg_replication_slots as s, \
-                 lateral (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() \
-                 else pg_current_wal_lsn() end as lsn) as w where s.slot_name = $1";
-    let row = client.query_opt(query, &[&name]).await.context("the slot could not be looked up")?;
-    Ok(row.map(|row| SlotShape {
-        active: row.get(0),
-        confirmed_lsn: row.get(1),
-        restart_lsn: row.get(2),
-        wal_status: row.get(3),
-        lag_bytes: row.get(4),
-        retained_bytes: row.get(5),
-    }))
-}
-
-fn checkpoint(stored: Installation) -> CheckpointShape {
-    CheckpointShape {
-        publication: stored.publication,
-        system_identifier: stored.system_identifier,
-        timeline: stored.timeline,
-        confirmed_lsn: stored.confirmed.to_string(),
-        term: stored.term,
-    }
-}
-
-fn mapping(stored: StoredMapping) -> MappingShape {
-    // Another release may have written it; what the columns say is still worth showing.
-    let identity = serde_json::from_str::<Identity>(&stored.identity).ok();
-    let of = |part: fn(&Identity) -> String| identity.as_ref().map(part);
-    MappingShape {
-        transform: of(|identity| identity.transform.name.clone()),
-        version: of(Identity::version_text),
-        sink: of(|identity| identity.route.sink.clone()),
-        destination: of(|identity| identity.route.destination.clone()),
-        name: stored.name,
-        entity: stored.entity.to_string(),
-        generation: stored.generation,
-        built: stored.built,
-        status: stored.status.as_str(),
-        accepted_lsn: stored.accepted.to_string(),
-        attempts: stored.attempts,
-        last_error: stored.last_error,
-        purge: stored.purge,
-    }
-}
-
-fn text(shape: &Shape) -> String {
+fn text(shape: &StatusShape) -> String {
     let mut text = format!("installation {}\n", shape.installation);
     match &shape.checkpoint {
         Some(checkpoint) => text.push_str(&format!(
@@ -174,6 +40,10 @@ fn text(shape: &Shape) -> String {
             checkpoint.confirmed_lsn, checkpoint.timeline, checkpoint.term, checkpoint.publication
         )),
         None => text.push_str("never ran on this database; `anabranch run` sets it up\n"),
+    }
+    if let Some(SuspensionShape { since, reason, .. }) = &shape.suspended {
+        let reason = reason.as_ref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        text.push_str(&format!("suspended    since {since}{reason}; `anabranch resume` lets it go on\n"));
     }
     if shape.checkpoint.is_some() || shape.slot.is_some() {
         text.push_str(&slot_text(shape.slot.as_ref()));
@@ -230,9 +100,10 @@ mod tests {
 
     #[test]
     fn an_installation_that_never_ran_says_so() {
-        let shape = Shape {
+        let shape = StatusShape {
             installation: "shop".into(),
             checkpoint: None,
+            suspended: None,
             slot: None,
             mappings: Vec::new(),
             requests: Vec::new(),

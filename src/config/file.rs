@@ -33,6 +33,8 @@ pub(super) struct File {
     pub(super) maps: Vec<MapTable>,
     pub(super) backfill: BackfillTable,
     pub(super) pipeline: PipelineTable,
+    /// None where there is no such section: then nothing listens.
+    pub(super) http: Option<HttpTable>,
     pub(super) log: LogTable,
 }
 
@@ -132,6 +134,12 @@ pub(super) struct PipelineTable {
     pub(super) drain_limit: Option<Text>,
 }
 
+/// `[http]`
+#[derive(Debug, Default)]
+pub(super) struct HttpTable {
+    pub(super) listen: Option<Text>,
+}
+
 /// `[log]`
 #[derive(Debug, Default)]
 pub(super) struct LogTable {
@@ -141,6 +149,7 @@ pub(super) struct LogTable {
 
 const DURATION: &str = "a duration in quotes, such as \"5s\"";
 const SIZE: &str = "a size in quotes, such as \"64MiB\"";
+const ADDRESS: &str = "an address and a port in quotes, such as \"127.0.0.1:9187\"";
 const TEXT: &str = "text in quotes";
 
 /// The sections, and the keys that people put into the wrong one.
@@ -161,6 +170,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("plugins", &["dir", "cache_dir", "memory_limit", "call_deadline", "max_output", "instances"]),
     ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent", "statement_timeout"]),
     ("pipeline", &["batch_rows", "batch_bytes", "queue_bytes", "drain_limit"]),
+    ("http", &["listen"]),
     ("log", &["format", "level"]),
     (
         "[map]",
@@ -196,6 +206,7 @@ pub(super) fn read(text: &str, problems: &Problems) -> File {
         maps: top.tables("map").into_iter().map(map).collect(),
         backfill: top.table("backfill").map(backfill).unwrap_or_default(),
         pipeline: top.table("pipeline").map(pipeline).unwrap_or_default(),
+        http: top.table("http").map(http),
         log: top.table("log").map(log).unwrap_or_default(),
     };
     top.finish();
@@ -313,6 +324,12 @@ fn pipeline(mut section: Section<'_>) -> PipelineTable {
         queue_bytes: section.text("queue_bytes", SIZE),
         drain_limit: section.text("drain_limit", DURATION),
     };
+    section.finish();
+    table
+}
+
+fn http(mut section: Section<'_>) -> HttpTable {
+    let table = HttpTable { listen: section.text("listen", ADDRESS) };
     section.finish();
     table
 }

@@ -20,7 +20,7 @@ pub use error::{ConfigError, Problem};
 pub use mapping::{Mapping, Mappings, resolve_mappings};
 pub use resolve::Environment;
 pub use settings::{
-    BackfillSettings, Config, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy, OnFailure,
+    BackfillSettings, Config, HttpSettings, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy, OnFailure,
     PipelineSettings, PluginLimits, PluginSettings, PluginsSettings, SourceSettings,
 };
 pub use unit::duration;

@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
+    net::{Ipv4Addr, SocketAddr},
     num::NonZero,
     ops::RangeInclusive,
     path::{Path, PathBuf},
@@ -18,13 +19,14 @@ use super::{
     DEFAULT_SLOT,
     error::{At, ConfigError, Problems, did_you_mean, listed},
     file::{
-        BackfillTable, File, LimitsTable, Located, LogTable, MapTable, PipelineTable, PluginTable,
+        BackfillTable, File, HttpTable, LimitsTable, Located, LogTable, MapTable, PipelineTable, PluginTable,
         PluginsTable, SourceTable, Text,
     },
     secret::{ReferenceError, References},
     settings::{
-        BackfillSettings, Config, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy, OnFailure,
-        PipelineSettings, Place, PluginLimits, PluginSettings, PluginsSettings, SourceSettings, base_of,
+        BackfillSettings, Config, HttpSettings, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy,
+        OnFailure, PipelineSettings, Place, PluginLimits, PluginSettings, PluginsSettings, SourceSettings,
+        base_of,
     },
     sinks, unit,
 };
@@ -32,6 +34,10 @@ use super::{
 /// The longest name Postgres keeps whole: `NAMEDATALEN` - 1 (Postgres documentation, "Identifiers and Key
 /// Words").
 const MAX_NAME: usize = 63;
+
+/// Where the operations endpoint listens when it is asked for and not told where: not open to the network, which it
+/// has no protection against.
+const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9187);
 
 const SECOND: Duration = Duration::from_secs(1);
 const KIB: u64 = 1 << 10;
@@ -57,11 +63,12 @@ pub(super) fn resolve(
     let maps = resolver.maps(file);
     let backfill = resolver.backfill(&file.backfill);
     let pipeline = resolver.pipeline(&file.pipeline);
+    let http = resolver.http(file.http.as_ref());
     let log = resolver.log(&file.log);
     match (problems.into_error(path, text), source) {
         (None, Some(source)) => {
             let file = path.to_owned();
-            Ok(Config { file, source, plugins, sinks, maps, backfill, pipeline, log })
+            Ok(Config { file, source, plugins, sinks, maps, backfill, pipeline, http, log })
         }
         (Some(error), _) => Err(error),
         (None, None) => Err(ConfigError::whole(path, "[source] cannot be used")),
@@ -475,6 +482,22 @@ impl Resolver<'_> {
             queue_bytes: self.size(table.queue_bytes.as_ref(), 32 * MIB, KIB..=16 * GIB),
             drain_limit: self.duration(table.drain_limit.as_ref(), 25 * SECOND, SECOND / 10..=3600 * SECOND),
         }
+    }
+
+    fn http(&self, table: Option<&HttpTable>) -> HttpSettings {
+        let Some(table) = table else { return HttpSettings::default() };
+        let Some(typed) = &table.listen else { return HttpSettings { listen: Some(DEFAULT_LISTEN) } };
+        let Some(text) = self.plain(typed) else { return HttpSettings::default() };
+        let listen = text.parse().ok();
+        if listen.is_none() {
+            let message = format!(
+                "`{}` is no address to listen on; write an IP address and a port, such as \"127.0.0.1:9187\" or \
+                 \"[::]:9187\"",
+                typed.value
+            );
+            self.complain(&typed.at, message);
+        }
+        HttpSettings { listen }
     }
 
     fn log(&self, table: &LogTable) -> LogSettings {

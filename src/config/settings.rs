@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -34,6 +35,8 @@ pub struct Config {
     pub backfill: BackfillSettings,
     /// `[pipeline]`
     pub pipeline: PipelineSettings,
+    /// `[http]`
+    pub http: HttpSettings,
     /// `[log]`
     pub log: LogSettings,
 }
@@ -229,6 +232,13 @@ pub struct PipelineSettings {
     pub queue_bytes: usize,
     /// How long what is in hand may take to be delivered when the process is told to stop.
     pub drain_limit: Duration,
+}
+
+/// `[http]`: the operations endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HttpSettings {
+    /// Where it listens; none: nowhere.
+    pub listen: Option<SocketAddr>,
 }
 
 /// `[log]`

@@ -98,6 +98,9 @@ batch_rows = 10
 batch_bytes = "64KiB"
 queue_bytes = "1MiB"
 
+[http]
+listen = "[::1]:9200"
+
 [log]
 format = "json"
 level = "debug"
@@ -152,6 +155,7 @@ fn every_key_has_its_effect() {
     assert_eq!((config.backfill.chunk_size, config.backfill.max_concurrent), (1, 2));
     assert_eq!(config.backfill.statement_timeout, Duration::from_secs(90));
     assert_eq!(config.pipeline.queue_bytes, 1 << 20);
+    assert_eq!(config.http.listen, Some("[::1]:9200".parse().unwrap()));
     assert_eq!((config.log.format, config.log.level), (LogFormat::Json, LogLevel::Debug));
 }
 
@@ -164,6 +168,9 @@ fn a_short_config_is_enough() {
     assert!(config.plugins.cache_dir.starts_with("/home/ada"));
     assert_eq!(config.backfill.chunk_size, 5000);
     assert_eq!(config.log.level, LogLevel::Info);
+    assert_eq!(config.http.listen, None, "nobody listens unless it is asked for");
+    let listening = parse("anabranch.toml", "[sink.s]\nkind = \"null\"\n[http]\n", &user).unwrap();
+    assert_eq!(listening.http.listen, Some("127.0.0.1:9187".parse().unwrap()));
     let homeless = parse("anabranch.toml", "[sink.s]\nkind = \"null\"\n", &user).unwrap();
     assert_eq!(homeless.plugins.cache_dir, Path::new("./plugins/.cache"));
 }

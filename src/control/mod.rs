@@ -11,6 +11,8 @@ mod error;
 mod keys;
 mod picture;
 mod progress;
+mod shape;
+mod status;
 mod suspend;
 mod wait;
 
@@ -27,6 +29,8 @@ use crate::{
 pub use error::ControlError;
 pub use picture::Picture;
 pub use progress::{Goal, Item, PluginGoal, Standing, Step, Verdict, describe, progress};
+pub use shape::{ControlShape, RequestShape, RunShape};
+pub use status::{CheckpointShape, MappingShape, SlotShape, StatusShape, SuspensionShape};
 pub use suspend::{Suspended, settle};
 pub use wait::Waited;
 

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use crate::{
     model::EntityName,
     postgres::{self, Client},
-    state::{PendingRequest, RunAge, StateError, Store, StoredControl, StoredMapping, StoredRun, Target},
+    state::{
+        PendingRequest, RunAge, StateError, Store, StoredControl, StoredMapping, StoredRun, Suspension,
+        Target,
+    },
 };
 
 use super::ControlError;
@@ -25,6 +28,8 @@ pub struct Picture {
     pub controls: Vec<StoredControl>,
     /// Whether a host streams.
     pub streaming: bool,
+    /// That nobody is to stream, or was not until a moment ago.
+    pub suspension: Option<Suspension>,
 }
 
 impl Picture {
@@ -64,6 +69,7 @@ impl Picture {
                 .await
                 .map_err(postgres::Error::from)?
                 .get(0),
+            suspension: store.suspension(client).await?,
         })
     }
 

@@ -302,7 +302,8 @@ impl View<'_> {
 
     /// A table without a run that is under way.
     fn settled(&self, entity: &EntityName, mappings: &[&StoredMapping], whole: Option<&StoredRun>) -> Item {
-        let built = mappings.iter().all(|mapping| mapping.built >= mapping.generation);
+        let built =
+            !self.is_to_be_repaired() && mappings.iter().all(|mapping| mapping.built >= mapping.generation);
         let complete = whole.filter(|run| run.status == RunStatus::Complete && built);
         if let Some(run) = complete {
             return self.run(run, Step::Complete);
@@ -314,6 +315,11 @@ impl View<'_> {
             (false, false) => Step::Waiting,
         };
         Item::new(entity.to_string(), step)
+    }
+
+    /// Whether the next term builds everything again, since the slot was dropped on purpose.
+    fn is_to_be_repaired(&self) -> bool {
+        self.picture.suspension.as_ref().is_some_and(|suspension| !suspension.keep_slot)
     }
 
     fn requests(&self, target: &Target, mappings: &[&StoredMapping], items: &mut Vec<Item>) {
@@ -390,7 +396,11 @@ impl View<'_> {
 
     fn notes(&self, items: &[Item]) -> Vec<String> {
         let mut notes = Vec::new();
-        if !self.picture.streaming && items.iter().any(|item| !item.step.is_over()) {
+        let suspension = self.picture.suspension.as_ref().filter(|suspension| !suspension.resumed);
+        if let Some(suspension) = suspension {
+            let since = &suspension.since;
+            notes.push(format!("suspended since {since}; `anabranch resume` lets it go on"));
+        } else if !self.picture.streaming && items.iter().any(|item| !item.step.is_over()) {
             notes.push("no host streams at the moment".to_owned());
         }
         let named = |step: Step| {

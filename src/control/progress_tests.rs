@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use crate::{
     backfill::Report,
     model::Lsn,
-    state::{PendingRequest, RunAge, StoredControl, StoredRequest},
+    state::{PendingRequest, RunAge, StoredControl, StoredRequest, Suspension},
 };
 
 use super::*;
@@ -226,4 +226,26 @@ fn targets_are_mappings_or_tables() {
     assert!(picture.resolve("a.b.c").is_err() && picture.resolve("a b").is_err());
     let unknown = standing(&picture, &goal(&["orders"]));
     assert_eq!((&unknown.verdict, steps(&unknown)[0]), (&Verdict::Waiting, Step::Unmapped));
+}
+
+#[test]
+fn what_is_suspended_without_its_slot_is_not_complete() {
+    let suspended = |keep_slot, resumed| Picture {
+        streaming: false,
+        suspension: Some(Suspension {
+            keep_slot,
+            reason: None,
+            since: "2026-05-01T12:00:00Z".into(),
+            settled: true,
+            resumed,
+            purge: false,
+        }),
+        ..picture(&[mapping("search", "1.4.0", 1, 1)], &[])
+    };
+    let told = standing(&suspended(false, false), &Goal::default());
+    assert_eq!((steps(&told), told.verdict.clone()), (vec![Step::Waiting], Verdict::Waiting));
+    assert_eq!(told.notes, ["suspended since 2026-05-01T12:00:00Z; `anabranch resume` lets it go on"]);
+    // Until the next term has made new generations of everything.
+    assert_eq!(standing(&suspended(false, true), &Goal::default()).verdict, Verdict::Waiting);
+    assert_eq!(standing(&suspended(true, false), &Goal::default()).verdict, Verdict::Complete);
 }

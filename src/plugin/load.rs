@@ -20,7 +20,7 @@ use super::{
     engine::HostSettings,
     guest::{GuestState, classify},
     host::log::LogGate,
-    pool::Pool,
+    pool::{Instances, Pool},
 };
 use crate::model::{Description, EntityName, PluginKind, Revision};
 
@@ -172,6 +172,12 @@ impl Plugin {
     #[must_use]
     pub fn transform(&self, entity: &EntityName, settings: BTreeMap<String, String>) -> Transform {
         Transform::new(self.clone(), entity, settings)
+    }
+
+    /// How its instances are.
+    #[must_use]
+    pub fn instances(&self) -> Instances {
+        self.shared.pool.instances()
     }
 
     pub(super) fn pool(&self) -> &Pool {

@@ -32,4 +32,5 @@ pub use engine::{GuestLimits, HostSettings, PluginHost};
 pub use fault::{FaultKind, PluginFault};
 pub use inspect::Inspection;
 pub use load::{Plugin, PluginError, Scanned};
+pub use pool::Instances;
 pub use transform::Transform;

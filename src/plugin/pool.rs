@@ -1,7 +1,10 @@
 //! The instances of one revision: a bounded number, reused, recycled by age.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -17,6 +20,16 @@ use super::{
 };
 use crate::model::Revision;
 
+/// How the instances of a revision are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Instances {
+    /// Those that there are now, idle or at work.
+    pub live: usize,
+    /// Those that were thrown away after a fault, or with a call that was given up; counted since the revision was
+    /// loaded.
+    pub discarded: u64,
+}
+
 /// Instances of one revision. At most as many live as may run at once.
 pub(super) struct Pool {
     engine: Engine,
@@ -29,6 +42,7 @@ pub(super) struct Pool {
     memory_limit: usize,
     deadline: Duration,
     recycle: (u32, Duration),
+    discarded: AtomicU64,
 }
 
 impl Pool {
@@ -49,6 +63,7 @@ impl Pool {
             memory_limit: settings.memory,
             deadline: settings.call_deadline,
             recycle: (settings.recycle_after_calls, settings.recycle_after),
+            discarded: AtomicU64::new(0),
         }
     }
 
@@ -70,7 +85,12 @@ impl Pool {
                 Guest::new(&self.engine, &self.exports, state, self.deadline).await?
             }
         };
-        Ok(Lease { pool: self, guest, _permit: permit })
+        Ok(Lease { pool: self, guest, fate: Fate { discarded: Some(&self.discarded) }, _permit: permit })
+    }
+
+    pub(super) fn instances(&self) -> Instances {
+        let at_work = self.instances - self.running.available_permits().min(self.instances);
+        Instances { live: self.idle().len() + at_work, discarded: self.discarded.load(Ordering::Relaxed) }
     }
 
     fn take_idle(&self, settings: &Settings) -> Option<Guest> {
@@ -98,12 +118,27 @@ impl Drop for Pool {
 pub(super) struct Lease<'a> {
     pool: &'a Pool,
     pub(super) guest: Guest,
+    fate: Fate<'a>,
     _permit: SemaphorePermit<'a>,
 }
 
 impl Lease<'_> {
     /// The call went well: the instance may serve again.
-    pub(super) fn give_back(self) {
+    pub(super) fn give_back(mut self) {
+        self.fate.discarded = None;
         self.pool.idle().push(self.guest);
+    }
+}
+
+/// Counts an instance that is thrown away: dropped with the count still in it.
+struct Fate<'a> {
+    discarded: Option<&'a AtomicU64>,
+}
+
+impl Drop for Fate<'_> {
+    fn drop(&mut self) {
+        if let Some(discarded) = self.discarded {
+            discarded.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }

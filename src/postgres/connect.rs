@@ -34,6 +34,8 @@ pub enum Purpose {
     Leader,
     /// What operators ask for.
     Requests,
+    /// What is told over HTTP.
+    Status,
 }
 
 impl Purpose {
@@ -45,6 +47,7 @@ impl Purpose {
             Self::State => "state",
             Self::Leader => "leader",
             Self::Requests => "requests",
+            Self::Status => "status",
         }
     }
 }

@@ -40,7 +40,9 @@ pub use publication::{
 pub use settings::{
     Address, ChannelBinding, ConnectSettings, Host, Keepalives, Roots, TargetSession, TlsMode,
 };
-pub use slot::{Blocker, SlotState, blockers, check_slot_name, create_slot, drop_slot, find_slot};
+pub use slot::{
+    Blocker, SlotState, SlotWal, blockers, check_slot_name, create_slot, drop_slot, find_slot, slot_wal,
+};
 pub use snapshot::{ChunkRead, ChunkRequest, Reread, SnapshotReader};
 pub use status::StatusHandle;
 pub use stream::{CreatedSlot, ReplicationClient, ReplicationStream, StreamOptions, SystemIdentity};

@@ -32,6 +32,54 @@ pub struct SlotState {
     pub lost: Option<String>,
 }
 
+/// The WAL that a server keeps for a slot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotWal {
+    /// Where the server's WAL ends.
+    pub end: Lsn,
+    /// Bytes that are kept for the slot.
+    pub retained: u64,
+    /// Bytes that may still be written before the slot is in danger (`safe_wal_size`); none without a limit.
+    pub remaining: Option<u64>,
+    /// `reserved`, `extended`, `unreserved` or `lost` (Postgres documentation, `pg_replication_slots`).
+    pub status: String,
+    /// `max_slot_wal_keep_size` in bytes; none without a limit.
+    pub limit: Option<u64>,
+}
+
+impl SlotWal {
+    /// Whether half of what the server may keep is used, or the slot is in danger already.
+    #[must_use]
+    pub fn past_half(&self) -> bool {
+        let danger = matches!(self.status.as_str(), "unreserved" | "lost");
+        danger || self.limit.is_some_and(|limit| self.retained >= limit / 2)
+    }
+}
+
+/// The WAL that is kept for the slot of exactly this name; none where there is no such slot.
+///
+/// # Errors
+/// What the server reports.
+pub async fn slot_wal(client: &Client, name: &str) -> Result<Option<SlotWal>, Error> {
+    // `max_slot_wal_keep_size` is shown in MB there, and -1 means no limit.
+    let sql = "select w.lsn::text, coalesce(w.lsn - s.restart_lsn, 0)::bigint, s.safe_wal_size, s.wal_status, \
+               (select setting::bigint * 1024 * 1024 from pg_settings where name = 'max_slot_wal_keep_size') \
+               from pg_replication_slots as s, \
+               lateral (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() \
+               else pg_current_wal_lsn() end as lsn) as w where s.slot_name = $1";
+    let Some(row) = client.query_opt(sql, &[&name]).await? else { return Ok(None) };
+    let size = |bytes: Option<i64>| bytes.and_then(|bytes| u64::try_from(bytes).ok());
+    let end: Option<String> = row.try_get(0)?;
+    Ok(Some(SlotWal {
+        end: end.and_then(|text| text.parse().ok()).unwrap_or_default(),
+        retained: size(row.try_get(1)?).unwrap_or(0),
+        // Negative once the limit is passed.
+        remaining: row.try_get::<_, Option<i64>>(2)?.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
+        status: row.try_get::<_, Option<String>>(3)?.unwrap_or_else(|| "unknown".to_owned()),
+        limit: size(row.try_get(4)?),
+    }))
+}
+
 /// Slot names, by the server's rule (Postgres documentation, "Querying And Manipulating Replication Slots").
 ///
 /// # Errors

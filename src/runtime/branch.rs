@@ -18,10 +18,12 @@ use crate::{
 
 use super::{
     lane::{LaneHandle, Timing},
+    metrics::Metrics,
     readers::{ReadEvent, Readers},
     recover::go_on_further,
     scribe::{Note, Scribe},
     shutdown::now_micros,
+    tally::Tally,
     term::Lane,
     token::{RunToken, handed},
 };
@@ -42,17 +44,23 @@ pub(super) struct Branch {
     handed: HashMap<Attempt, (BTreeSet<LaneId>, Arc<str>)>,
     /// Where the time of each run goes.
     accounts: HashMap<Arc<str>, Account>,
+    tally: Tally,
     reported: Instant,
     saved: Instant,
 }
 
 impl Branch {
-    pub(super) fn new(readers: Readers, reads: mpsc::UnboundedReceiver<ReadEvent>) -> Self {
+    pub(super) fn new(
+        readers: Readers,
+        reads: mpsc::UnboundedReceiver<ReadEvent>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         Self {
             readers,
             reads,
             handed: HashMap::new(),
             accounts: HashMap::new(),
+            tally: Tally::new(metrics),
             reported: Instant::now(),
             saved: Instant::now(),
         }
@@ -95,6 +103,7 @@ impl Branch {
             Command::Supersede { old, new, mappings } => {
                 info!(%old, %new, ?mappings, "a new backfill takes the place of another");
                 self.accounts.remove(&old);
+                self.tally.forget(&old);
                 scribe.note(Note::ForgetScoped { run: old });
             }
             Command::Fail { run, attempts, not_before, error } => {
@@ -115,6 +124,7 @@ impl Branch {
             } else {
                 let account = Account::new(Report::default(), now);
                 self.accounts.insert(Arc::clone(view.run), account);
+                self.tally.take_up(view.run, view.entity, Report::default());
             }
         }
     }
@@ -224,6 +234,7 @@ impl Branch {
             account.report(stats)
         });
         let report = report.unwrap_or_default();
+        self.tally.complete(run, &report);
         log_complete(run, entity.as_ref(), rows, chunks, &report, &built);
         scribe.note(Note::Complete { run: Arc::clone(run), rows, chunks, report, built });
     }
@@ -232,6 +243,7 @@ impl Branch {
     fn go_on(&mut self, spec: &mut RunSpec, stored: &StoredRun) {
         go_on(spec, stored);
         self.accounts.insert(Arc::clone(&spec.run), Account::new(stored.report.clone(), now_micros()));
+        self.tally.take_up(&spec.run, &spec.entity, stored.report.clone());
     }
 
     /// The runs that a term begins with. A stored run that has begun goes on from its cursor, for the mappings that
@@ -350,9 +362,19 @@ impl Branch {
     /// Forgets a run that somebody withdrew before it began.
     pub(super) fn withdrawn(&mut self, run: &Arc<str>, lanes: &mut BTreeMap<LaneId, Lane>) {
         self.accounts.remove(run);
+        self.tally.forget(run);
         for lane in lanes.values_mut().filter(|lane| lane.run.as_ref() == Some(run)) {
             info!(mapping = lane.name(), entity = %lane.planned.stored.entity, %run, "its backfill was cancelled");
             (lane.run, lane.planned.cancelled, lane.planned.stored.purge) = (None, true, false);
+        }
+    }
+
+    /// Counts what the runs have done since the last time.
+    pub(super) fn count(&mut self, machine: &Machine<Rows>) {
+        for (_, view) in machine.runs().filter(|(_, view)| view.started) {
+            if let Some(account) = self.accounts.get(view.run) {
+                self.tally.count(view.run, account.settled(&view.stats));
+            }
         }
     }
 

@@ -110,6 +110,17 @@ pub enum RunError {
         /// Why.
         failure: crate::model::Failure,
     },
+    /// The operations endpoint cannot listen.
+    #[error(
+        "cannot listen on {address} for HTTP: {source}; is another process there, such as another `anabranch run`? \
+         Name another address with `[http] listen` or --http"
+    )]
+    Listen {
+        /// `[http] listen`.
+        address: std::net::SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// The first term could not begin, and trying again would not help.
     #[error(transparent)]
     Term(#[from] TermError),

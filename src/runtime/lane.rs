@@ -11,7 +11,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::{StreamExt as _, stream::FuturesOrdered};
@@ -29,12 +29,13 @@ use crate::{
         Backoff, DocumentRules, LaneId, NextAttempt, RetryPolicy, Segment, WorkId, assemble, guest_selection,
         segments,
     },
-    plugin::Transform,
+    plugin::{Plugin, Transform},
 };
 
 use super::{
     blame::{name_document, name_row},
     delivery::{Bounds, Load, Outgoing, Piece, Step, line_up},
+    metrics::{LaneMetrics, Stage},
     outlet::Outlet,
     reread::Rereader,
     token::{Advance, RunAdvance, RunToken, Token},
@@ -95,6 +96,7 @@ pub(super) struct LaneSettings {
     pub(super) token: Token,
     /// The other mappings that write to the same destination of the same sink.
     pub(super) shares: Vec<String>,
+    pub(super) metrics: LaneMetrics,
 }
 
 /// The pump's end of a lane.
@@ -193,6 +195,11 @@ impl LaneHandle {
         self.shared.queued.load(Ordering::Acquire)
     }
 
+    /// The plugin that it works with.
+    pub(super) fn plugin(&self) -> Plugin {
+        self.shared.active.borrow().transform.plugin().clone()
+    }
+
     /// How many pieces of work are transformed at once.
     pub(super) fn at_once(&self) -> usize {
         self.shared.at_once()
@@ -286,7 +293,7 @@ async fn transform_loop(
 }
 
 async fn transformed(shared: Arc<Shared>, work: Work) -> Delivery {
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let (generation, steps) =
         shared.until_it_works(&work, Stage::Transform, || shared.transform(&work)).await;
     let timing = Timing {
@@ -343,12 +350,6 @@ async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Receiver<Delive
     stop.run_until_cancelled(work).await;
 }
 
-#[derive(Clone, Copy)]
-enum Stage {
-    Transform,
-    Deliver,
-}
-
 impl Shared {
     fn tell(&self, event: LaneEvent) {
         // Nobody listens any more while a term ends.
@@ -387,7 +388,11 @@ impl Shared {
         let mut active = self.active.clone();
         loop {
             active.mark_unchanged();
-            let failure = match attempt().await {
+            let began = Instant::now();
+            let tried = attempt().await;
+            let failed = tried.as_ref().err().map(|failure| failure.class);
+            self.settings.metrics.tried(stage, began.elapsed(), failed);
+            let failure = match tried {
                 Ok(value) => {
                     if let Some(backoff) = backoff {
                         self.report_recovery(backoff.failures());
@@ -424,7 +429,7 @@ impl Shared {
             class = %failure.class,
             code = failure.code,
             "{} failed: {}; trying again in {delay:.1?}",
-            match stage { Stage::Transform => "transform", Stage::Deliver => "delivery" },
+            stage.as_str(),
             failure.message,
         );
         let failure = Failure { message: format!("{} (at LSN {lsn})", failure.message), ..failure.clone() };
@@ -477,7 +482,7 @@ impl Shared {
 
     /// Delivers several pieces of work, those that are not given up meanwhile, and reports them accepted.
     async fn deliver(&self, deliveries: Vec<Delivery>, token: &mut Token) {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let (stale, live): (Vec<_>, Vec<_>) =
             deliveries.into_iter().partition(|delivery| self.is_stale(&delivery.work));
         stale.iter().for_each(|delivery| self.let_drop(&delivery.work));
@@ -500,6 +505,7 @@ impl Shared {
             let chunk = work.chunk();
             let id = work.id;
             let timing = Timing { delivering, ..timing };
+            self.settings.metrics.delivered(timing.documents);
             self.tell(LaneEvent::Accepted { lane: self.settings.id, work: id, chunk, timing });
         }
     }

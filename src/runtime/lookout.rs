@@ -11,11 +11,12 @@ use tracing::{debug, warn};
 use crate::{
     config::Config,
     model::EntityName,
-    postgres::{Client, ConnectSettings, Purpose, publication_oid, published_tables},
+    postgres::{Client, ConnectSettings, Purpose, SlotWal, publication_oid, published_tables, slot_wal},
 };
 
 use super::{
     error::TermError,
+    health::Health,
     plan::{self, TableState, Tables, WantedMapping},
 };
 
@@ -38,6 +39,8 @@ impl Lookout {
         config: Arc<Config>,
         wanted: Vec<WantedMapping>,
         tables: Tables,
+        publication: Option<u32>,
+        slot: SlotWatch,
     ) -> Self {
         let (tell, news) = mpsc::unbounded_channel();
         let watch = Watch {
@@ -45,8 +48,9 @@ impl Lookout {
             config,
             wanted,
             tables,
-            publication: None,
+            publication,
             told: BTreeMap::new(),
+            slot,
         };
         let mut task = JoinSet::new();
         task.spawn(watch.serve(tell));
@@ -59,16 +63,21 @@ struct Watch {
     config: Arc<Config>,
     wanted: Vec<WantedMapping>,
     tables: Tables,
-    /// The publication when it was looked at first.
-    publication: Option<Option<u32>>,
+    /// The publication with which the term began.
+    publication: Option<u32>,
     /// Problems of tables that run, as they were last told.
     told: BTreeMap<EntityName, String>,
+    slot: SlotWatch,
 }
 
 impl Watch {
     async fn serve(mut self, tell: mpsc::UnboundedSender<String>) {
         let mut client = None;
         loop {
+            if let Err(error) = self.look_at_slot(&mut client).await {
+                debug!(%error, "the slot could not be looked at");
+                client = None;
+            }
             tokio::time::sleep(INTERVAL).await;
             match self.look(&mut client).await {
                 Ok(Some(news)) => {
@@ -83,6 +92,16 @@ impl Watch {
                 }
             }
         }
+    }
+
+    async fn look_at_slot(&mut self, client: &mut Option<Client>) -> Result<(), TermError> {
+        let client = match client {
+            Some(client) => client,
+            None => client.insert(self.settings.connect(Purpose::Control).await?),
+        };
+        let wal = slot_wal(client, &self.slot.name).await?;
+        self.slot.note(wal);
+        Ok(())
     }
 
     async fn look(&mut self, client: &mut Option<Client>) -> Result<Option<String>, TermError> {
@@ -107,10 +126,10 @@ impl Watch {
     }
 
     /// Whether the publication, or a table of it, was taken away: a new term brings it back, and repairs.
-    async fn publication_news(&mut self, client: &Client, now: &Tables) -> Result<Option<String>, TermError> {
+    async fn publication_news(&self, client: &Client, now: &Tables) -> Result<Option<String>, TermError> {
         let name = &self.config.source.publication;
         let oid = publication_oid(client, name).await?;
-        if *self.publication.get_or_insert(oid) != oid {
+        if self.publication != oid {
             return Ok(Some(format!("the publication {name} was dropped or made anew")));
         }
         let published = published_tables(client, name).await?;
@@ -139,6 +158,48 @@ impl Watch {
     }
 }
 
+/// What the server keeps for the slot: told to the health, and to the log when it gets much.
+#[derive(Debug)]
+pub(super) struct SlotWatch {
+    name: String,
+    health: Arc<Health>,
+    warned: bool,
+}
+
+impl SlotWatch {
+    pub(super) fn new(name: String, health: Arc<Health>) -> Self {
+        Self { name, health, warned: false }
+    }
+
+    fn note(&mut self, wal: Option<SlotWal>) {
+        if let Some(wal) = wal.as_ref().filter(|wal| self.is_news(wal)) {
+            let (retained, remaining) = (wal.retained, wal.remaining);
+            warn!(
+                slot = self.name,
+                retained,
+                remaining,
+                limit = wal.limit,
+                wal_status = wal.status,
+                "the slot keeps half of the WAL that the server allows, or more (max_slot_wal_keep_size): beyond the \
+                 limit it is lost, and everything is backfilled again; `anabranch status` shows which mapping has \
+                 accepted least",
+            );
+        }
+        self.health.note(|state, now| state.slot = wal.map(|wal| (wal, now)));
+    }
+
+    /// Whether more than half is kept now; told again only after it was much less.
+    fn is_news(&mut self, wal: &SlotWal) -> bool {
+        let news = wal.past_half() && !self.warned;
+        if wal.past_half() {
+            self.warned = true;
+        } else if wal.limit.is_none_or(|limit| wal.retained < limit / 4) {
+            self.warned = false;
+        }
+        news
+    }
+}
+
 /// Whether a table changed in a way that needs a new term.
 fn news(entity: &EntityName, before: &TableState, now: &TableState) -> Option<String> {
     if before.problem.is_some() && now.problem.is_none() {
@@ -155,6 +216,20 @@ mod tests {
 
     fn table(oid: u32, problem: Option<&str>) -> TableState {
         TableState { oid, problem: problem.map(str::to_owned), ..TableState::default() }
+    }
+
+    #[test]
+    fn c100_half_of_the_limit_is_told_once() {
+        let mut watch = SlotWatch::new("s".to_owned(), Arc::new(Health::new()));
+        let told = [10, 50, 60, 40, 55, 20, 70, 90].map(|retained| {
+            watch.is_news(&SlotWal {
+                retained,
+                limit: Some(100),
+                status: "reserved".to_owned(),
+                ..SlotWal::default()
+            })
+        });
+        assert_eq!(told, [false, true, false, false, false, false, true, false]);
     }
 
     #[test]

@@ -6,8 +6,9 @@
 //!
 //! - how a process comes up and goes down → `supervisor`, `shutdown`
 //! - one leadership from lock to release → `term`, with `source` and `plan`; none, while it is suspended → `suspended`
-//! - the loop over the stream → `pump`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
+//! - the loop over the stream → `pump`, `intake`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
 //! - what operators ask for → `requests`, `asked`; tables that change behind the stream's back → `lookout`
+//! - what it tells of itself → `health`, `metrics` with `gauges` and `tally`, `survey`; over HTTP → `http`
 //! - what is written down → `scribe`; with the documents → `token`, `delivery`, taken up again by `recover`
 
 mod asked;
@@ -15,8 +16,13 @@ mod blame;
 mod branch;
 mod delivery;
 mod error;
+mod gauges;
+mod health;
+mod http;
+mod intake;
 mod lane;
 mod lookout;
+mod metrics;
 mod outlet;
 mod plan;
 mod pump;
@@ -30,8 +36,10 @@ mod scribe;
 mod shutdown;
 mod source;
 mod supervisor;
+mod survey;
 mod suspended;
 mod swap;
+mod tally;
 pub mod telemetry;
 mod term;
 mod token;

@@ -17,19 +17,20 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::{
-    backfill::{Attempt, Machine, Marker, MarkerKind},
+    backfill::{Attempt, Machine},
     model::{ChangeBatch, Lsn},
-    pgoutput::{Assembler, Decoder, Frame, Handled, RawRelation, transaction::Committed},
     pipeline::{LaneId, Ledger, Subscriptions},
-    postgres::{ReplicationStream, StatusHandle},
+    postgres::ReplicationStream,
     state::{MappingStatus, StoredRequest},
 };
 
 use super::{
     branch::Branch,
     error::TermError,
+    intake::Connection,
     lane::{LaneEvent, LaneHandle},
     lookout::Lookout,
+    metrics::FlushReason,
     plan::ReloadContext,
     readers::ReadEvent,
     relations::Relations,
@@ -37,8 +38,8 @@ use super::{
     requests::Requests,
     scribe::{Note, Scribe, ScribeEvent},
     shutdown::now_micros,
+    survey::Observer,
     term::Lane,
-    token::{handed, handed_with},
 };
 
 /// How often the pump looks at what has no event of its own.
@@ -107,6 +108,7 @@ pub(super) struct Pump {
     /// Readings that found another key, and their tables: the stream may still show rows by the old one until it
     /// shows the reading's high watermark.
     pub(super) rekeying: BTreeMap<Attempt, u32>,
+    pub(super) observer: Observer,
 }
 
 /// The visibility probe that is under way, and when the last one began.
@@ -125,15 +127,6 @@ pub(super) struct Saving {
     pub(super) noted: Lsn,
 }
 
-/// One connection of the stream.
-struct Connection {
-    stream: ReplicationStream,
-    status: StatusHandle,
-    decoder: Decoder,
-    assembler: Assembler,
-    reading_since: Instant,
-}
-
 impl Pump {
     /// Pumps one connection until it is told to stop or something breaks.
     ///
@@ -145,10 +138,9 @@ impl Pump {
         reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
         shutdown: &CancellationToken,
     ) -> Result<Stopped, TermError> {
-        let status = stream.status();
-        let (decoder, assembler) = (Decoder::new(), Assembler::new());
-        let reading_since = Instant::now();
-        let mut connection = Connection { stream, status, decoder, assembler, reading_since };
+        let mut connection = Connection::new(stream);
+        self.observer.flights.clear();
+        let _pumping = self.observer.health.pumping();
         let stopped = self.pump(&mut connection, reloads, shutdown).await?;
         if !matches!(stopped, Stopped::Restream(_)) {
             self.drain(&mut connection).await?;
@@ -193,7 +185,10 @@ impl Pump {
                     }
                 }
                 // Before the stream, which may never pause.
-                _ = ticker.tick() => self.on_tick(connection)?,
+                _ = ticker.tick() => {
+                    self.on_tick(connection)?;
+                    self.observe(connection);
+                }
                 filled = connection.stream.fill(), if may_read => {
                     filled?;
                     self.take_buffered(connection).await?;
@@ -213,135 +208,7 @@ impl Pump {
         }
     }
 
-    // --- the stream ---------------------------------------------------------------------------------
-
-    /// Handles every message that has arrived, as long as the lanes have room.
-    async fn take_buffered(&mut self, connection: &mut Connection) -> Result<(), TermError> {
-        while self.may_read() {
-            let Some(payload) = connection.stream.next_buffered()? else { break };
-            let handled = match Frame::parse(payload)? {
-                Frame::XLogData { data, .. } => {
-                    let message = connection.decoder.decode(data)?;
-                    connection.assembler.handle(message)?
-                }
-                Frame::Keepalive { wal_end, .. } => {
-                    self.on_keepalive(connection, wal_end);
-                    continue;
-                }
-            };
-            match handled {
-                Handled::Nothing => {}
-                Handled::Relation(raw) => self.on_relation(connection, raw).await?,
-                Handled::Committed(committed) => self.on_commit(connection, &committed),
-            }
-            if connection.assembler.size() >= self.settings.batch_bytes
-                || connection.assembler.changes() >= self.settings.batch_rows
-            {
-                self.flush(connection);
-            }
-        }
-        Ok(())
-    }
-
-    /// A position with nothing before it in hand may be confirmed: so an idle source does not keep WAL.
-    fn on_keepalive(&mut self, connection: &Connection, wal_end: Lsn) {
-        let assembler = &connection.assembler;
-        if !assembler.in_transaction() && assembler.is_empty() && self.machine.limbo().is_empty() {
-            self.advance(wal_end);
-        }
-    }
-
-    async fn on_relation(&mut self, connection: &mut Connection, raw: RawRelation) -> Result<(), TermError> {
-        if !self.subscriptions.contains(&raw.name) {
-            connection.assembler.define_ignored(raw.oid);
-            return Ok(());
-        }
-        let another =
-            |lane: &Lane| lane.planned.stored.entity == raw.name && lane.planned.table.oid != raw.oid;
-        if self.lanes.values().any(another) {
-            if self.relations.is_present(&raw).await? {
-                return Err(TermError::Recreated { entity: raw.name });
-            }
-            // From before the table was dropped, or gave its name away: its documents are purged.
-            connection.assembler.define_ignored(raw.oid);
-            return Ok(());
-        }
-        let (relation, change) = self.relations.resolve(&raw).await?;
-        connection.assembler.define(relation)?;
-        if let Some(change) = change {
-            self.flush(connection);
-            let commands = self.machine.relation_changed(raw.oid, change.key_changed);
-            self.carry_out(commands);
-            if change.key_changed {
-                self.rekeyed(raw.oid);
-            }
-        }
-        Ok(())
-    }
-
-    fn on_commit(&mut self, connection: &mut Connection, committed: &Committed) {
-        for content in &committed.markers {
-            if let Some(marker) = Marker::parse(content, &self.settings.installation) {
-                // The chunk belongs behind everything that was committed before its high watermark.
-                self.flush(connection);
-                self.collect_reads();
-                let commands = self.machine.marker(&marker);
-                self.carry_out(commands);
-                if marker.kind == MarkerKind::High
-                    && let Some(table) = self.rekeying.remove(&marker.attempt)
-                {
-                    self.relations.forget(table);
-                    self.rekeyed(table);
-                }
-            }
-        }
-        if connection.assembler.is_empty() {
-            self.advance(committed.info.end_lsn);
-        }
-    }
-
-    /// Hands out what was assembled.
-    fn flush(&mut self, connection: &mut Connection) {
-        if connection.assembler.is_empty() {
-            return;
-        }
-        let batch = connection.assembler.take();
-        self.machine.apply(&batch);
-        let boundary = batch.ends_at_commit.then(|| batch.transactions.last().map(|last| last.end_lsn));
-        if !batch.changes.is_empty() {
-            let batch = Arc::new(batch);
-            for (lane, selection) in self.subscriptions.route(&batch, &self.ledger) {
-                if let Some(handle) = self.lanes.get(&lane).and_then(|lane| lane.handle.as_ref()) {
-                    let handed = (handed(&self.ledger, lane), handed_with(&self.ledger, lane, &batch));
-                    let work = self.ledger.dispatched(lane);
-                    handle.send(work, Arc::clone(&batch), selection, None, handed);
-                }
-            }
-        }
-        if let Some(end) = boundary.flatten() {
-            self.advance(end);
-        }
-    }
-
-    /// The stream has shown everything before this boundary, and all of it was handed out.
-    fn advance(&mut self, position: Lsn) {
-        self.machine.passed(position);
-        self.ledger.advance(position);
-    }
-
-    /// Small transactions share a batch while the lanes are busy or more is buffered, and never wait
-    /// otherwise.
-    fn flush_when_idle(&mut self, connection: &mut Connection) {
-        if connection.assembler.is_empty() || connection.assembler.in_transaction() {
-            return;
-        }
-        let takes = |(&id, lane): (&LaneId, &Lane)| {
-            lane.works() && self.ledger.follows(id) && self.ledger.outstanding(id) < lane.enough()
-        };
-        if self.lanes.iter().any(takes) || !self.lanes.values().any(Lane::works) {
-            self.flush(connection);
-        }
-    }
+    // --- which goes first -----------------------------------------------------------------------------
 
     /// Chunks wait while the lanes have enough in hand: a live change then waits behind a chunk or two, never
     /// behind everything that was read ahead. Where a chunk is emitted is where it is judged, so that waiting
@@ -365,7 +232,7 @@ impl Pump {
 
     /// Whether every lane that follows the stream has room. A lane that fails and has none is let go: it
     /// must not hold up the others, and is served again from the stream when it recovers.
-    fn may_read(&mut self) -> bool {
+    pub(super) fn may_read(&mut self) -> bool {
         let limit = self.settings.queue_bytes;
         let mut room = true;
         let mut rewound = Vec::new();
@@ -433,6 +300,8 @@ impl Pump {
                 if let Some(handle) = &mut state.handle {
                     handle.set_failing(true);
                 }
+                state.failure = Some((attempts, failure.clone()));
+                self.observer.news();
                 self.scribe.note(Note::MappingStatus {
                     mapping: state.name().to_owned(),
                     status: MappingStatus::Failing,
@@ -446,6 +315,8 @@ impl Pump {
                 if let Some(handle) = &mut state.handle {
                     handle.set_failing(false);
                 }
+                state.failure = None;
+                self.observer.news();
                 self.scribe.note(Note::MappingStatus {
                     mapping: state.name().to_owned(),
                     status: MappingStatus::Running,
@@ -458,7 +329,7 @@ impl Pump {
 
     /// Takes what readers have handed over, without waiting: a chunk is handed over before its high
     /// watermark is written, so it is here when the watermark is.
-    fn collect_reads(&mut self) {
+    pub(super) fn collect_reads(&mut self) {
         while let Ok(event) = self.branch.reads.try_recv() {
             self.on_read(event);
         }
@@ -586,7 +457,7 @@ impl Pump {
     /// Delivers and confirms what is in hand; gives up at the limit.
     async fn drain(&mut self, connection: &mut Connection) -> Result<(), TermError> {
         if !connection.assembler.in_transaction() {
-            self.flush(connection);
+            self.flush(connection, FlushReason::Drain);
         }
         let began = Instant::now();
         let limit = tokio::time::sleep(self.settings.drain_limit);
@@ -606,7 +477,10 @@ impl Pump {
             tokio::select! {
                 Some(event) = self.lane_events.recv() => self.on_lane_event(event),
                 Some(event) = self.scribe.events.recv() => self.on_scribe_event(event)?,
-                _ = ticker.tick() => self.ask_probe(),
+                _ = ticker.tick() => {
+                    self.ask_probe();
+                    self.observe(connection);
+                }
                 () = &mut limit => {
                     warn!("the drain took too long: what was not accepted will be delivered again");
                     break;

@@ -21,6 +21,8 @@ use crate::{
     postgres::{ConnectSettings, Error, Reread, SnapshotReader},
 };
 
+use super::metrics::Metrics;
+
 /// How soon a reading that came too early is repeated.
 const AGAIN: Duration = Duration::from_millis(20);
 /// Tables that are read at once.
@@ -36,6 +38,7 @@ pub(super) struct Rereader {
     tables: Shelf<BTreeMap<EntityName, Arc<Mutex<Table>>>>,
     sessions: Semaphore,
     idle: Shelf<Vec<SnapshotReader>>,
+    metrics: Arc<Metrics>,
 }
 
 /// One table is read by one of its lanes at a time, so that it never takes all sessions.
@@ -45,9 +48,15 @@ struct Table {
 }
 
 impl Rereader {
-    pub(super) fn new(settings: ConnectSettings, publication: String, timeout: Duration) -> Self {
+    pub(super) fn new(
+        settings: ConnectSettings,
+        publication: String,
+        timeout: Duration,
+        metrics: Arc<Metrics>,
+    ) -> Self {
         let (tables, idle) = (Shelf::default(), Shelf::default());
-        Self { settings, publication, timeout, tables, sessions: Semaphore::new(SESSIONS), idle }
+        let sessions = Semaphore::new(SESSIONS);
+        Self { settings, publication, timeout, tables, sessions, idle, metrics }
     }
 
     /// The batch and selection with complete rows; as they were, where nothing is missing.
@@ -93,6 +102,7 @@ impl Rereader {
             }
             tokio::time::sleep(AGAIN).await;
         };
+        self.metrics.rows_reread(&relation.name.to_string(), missing.len());
         let (batch, selection) = complete(batch, selection, &missing, &fresh, needed);
         Ok((Arc::new(batch), selection))
     }

@@ -16,6 +16,9 @@ use crate::{
 
 use super::{
     error::{RunError, TermError},
+    health::{self, Health, State},
+    http::{Server, Site},
+    metrics::Metrics,
     outlet::Outlet,
     reload::{self, PluginSet},
     term::{self, Context, Ended},
@@ -32,6 +35,31 @@ const TERMS: RetryPolicy = RetryPolicy::doubling(Duration::from_millis(500), Dur
 /// What cannot be cured by trying again, before the first term began: a config that cannot work, a source
 /// that is not ready. Later on everything is tried again, and `status` shows it.
 pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunError> {
+    let health = Arc::new(Health::new());
+    let metrics = Arc::new(Metrics::new(&health));
+    let server = match config.http.listen {
+        Some(address) => {
+            let site = Site::new(&config, Arc::clone(&health), Arc::clone(&metrics));
+            Some(Server::start(address, site).await?)
+        }
+        None => None,
+    };
+    let ended = tokio::select! {
+        ended = serve(config, &health, metrics, &shutdown) => ended,
+        never = health::keep(&health, &shutdown) => match never {},
+    };
+    if let Some(server) = server {
+        server.stop().await;
+    }
+    ended
+}
+
+async fn serve(
+    config: Config,
+    health: &Arc<Health>,
+    metrics: Arc<Metrics>,
+    shutdown: &CancellationToken,
+) -> Result<(), RunError> {
     let settings = config.source.connect.clone();
     let host = PluginHost::new(config.plugins.host_settings())?;
     let plugins = PluginSet::load(&host, &config).await;
@@ -40,9 +68,10 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> Result<(), RunE
     }
     let sinks = build_sinks(&config)?;
     let (changed, mut reloads) = mpsc::channel(1);
-    let context = Context { config: Arc::new(config), settings, sinks };
+    let health = Arc::clone(health);
+    let context = Context { config: Arc::new(config), settings, sinks, health, metrics };
     let watching = tokio::spawn(reload::watch(host, Arc::clone(&context.config), changed, shutdown.clone()));
-    let ended = terms(&context, Arc::new(plugins), &mut reloads, &shutdown).await;
+    let ended = terms(&context, Arc::new(plugins), &mut reloads, shutdown).await;
     watching.abort();
     for (name, sink) in &context.sinks {
         if let Err(failure) = sink.close().await {
@@ -62,13 +91,18 @@ async fn terms(
     let mut streamed = false;
     loop {
         let began = std::time::Instant::now();
+        context.health.note(State::term_begins);
         let failure = match term::run(context, &plugins, reloads, shutdown, &mut streamed).await {
             Ok(Ended::Shutdown) => return Ok(()),
             Ok(Ended::Reconfigure(changed)) => {
+                context.health.note(|state, now| state.term_ended(None, now));
                 plugins = changed;
                 continue;
             }
-            Ok(Ended::Again) => continue,
+            Ok(Ended::Again) => {
+                context.health.note(|state, now| state.term_ended(None, now));
+                continue;
+            }
             Err(_) if shutdown.is_cancelled() => return Ok(()),
             Err(failure) => failure,
         };
@@ -78,15 +112,21 @@ async fn terms(
         if began.elapsed() > GOOD_TERM {
             backoff.succeeded();
         }
-        if !pause(&mut backoff, &failure, shutdown).await {
+        if !pause(&mut backoff, &failure, &context.health, shutdown).await {
             return Ok(());
         }
     }
 }
 
 /// Waits before the next term; false when the process is to end instead.
-async fn pause(backoff: &mut Backoff, failure: &TermError, shutdown: &CancellationToken) -> bool {
+async fn pause(
+    backoff: &mut Backoff,
+    failure: &TermError,
+    health: &Health,
+    shutdown: &CancellationToken,
+) -> bool {
     let NextAttempt::After(delay) = backoff.failed(rand::random(), None) else { return true };
+    health.note(|state, now| state.term_ended(Some((failure.to_string(), delay)), now));
     let attempts = backoff.failures();
     if failure.is_transient() {
         warn!(attempts, ?delay, "the term ended: {failure}");

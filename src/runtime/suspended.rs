@@ -3,7 +3,7 @@
 //! It never streams, makes no slot and no publication, and does not look at config and source further than the
 //! state schema: while the source is being upgraded or migrated, neither need be ready.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -11,11 +11,11 @@ use tracing::{info, warn};
 
 use crate::{
     control,
-    postgres::{self, Client, Leadership},
+    postgres::{self, Client, Leadership, slot_wal},
     state::{CHANNEL, Store, Suspension},
 };
 
-use super::{error::TermError, term::Context};
+use super::{error::TermError, lookout::SlotWatch, term::Context};
 
 /// How often the state schema is read without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -44,6 +44,8 @@ pub(super) async fn idle(
     }
     client.batch_execute(&format!("listen {CHANNEL}")).await.map_err(postgres::Error::from)?;
     let mut told: Option<Instant> = None;
+    let installation = context.config.source.slot.as_str();
+    let mut slot = SlotWatch::new(installation.to_owned(), Arc::clone(&context.health));
     // What was settled by somebody else may have been asked anew, without the slot.
     while let Some(suspension) = self::suspension(context, &client).await? {
         if !suspension.settled {
@@ -51,7 +53,10 @@ pub(super) async fn idle(
         }
         if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
             told = Some(Instant::now());
-            tell(&context.config.source.slot, &suspension);
+            tell(installation, &suspension);
+        }
+        if suspension.keep_slot {
+            slot.note(slot_wal(&client, installation).await?);
         }
         let woken = timeout(POLL_INTERVAL, client.notification());
         match shutdown.run_until_cancelled(woken).await {
@@ -60,7 +65,7 @@ pub(super) async fn idle(
             Some(_) => {}
         }
     }
-    info!(installation = context.config.source.slot, "the installation is resumed");
+    info!(installation, "the installation is resumed");
     client.close().await;
     Ok(true)
 }

@@ -13,17 +13,19 @@ use tracing::{error, info, warn};
 use crate::{
     backfill::{Machine, PageSettings, RunView, Settings as BackfillMachineSettings, everything_before},
     config::Config,
-    model::{ChangeBatch, Lsn},
+    model::{ChangeBatch, Failure, Lsn},
     pipeline::{LaneId, Ledger, Subscriptions, WorkId},
-    postgres::{Client, ConnectSettings, Leadership, Purpose, StreamOptions},
+    postgres::{Client, ConnectSettings, Holder, Leadership, Purpose, StreamOptions},
     state::Store,
 };
 
 use super::{
     branch::{Branch, again},
     error::TermError,
+    health::{Health, State},
     lane::{LaneEvent, LaneHandle, LaneSettings},
-    lookout::Lookout,
+    lookout::{Lookout, SlotWatch},
+    metrics::Metrics,
     outlet::Outlet,
     plan::{self, Planned, Verdict},
     pump::{Probe, Pump, PumpSettings, Saving, Stopped},
@@ -35,6 +37,7 @@ use super::{
     reread::Rereader,
     scribe::{Note, Scribe},
     source::{self, Source},
+    survey::Observer,
     suspended,
 };
 
@@ -50,6 +53,8 @@ pub(super) struct Context {
     pub(super) config: Arc<Config>,
     pub(super) settings: ConnectSettings,
     pub(super) sinks: BTreeMap<String, Arc<Outlet>>,
+    pub(super) health: Arc<Health>,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 /// How a term ended in good order.
@@ -76,6 +81,7 @@ pub(super) async fn run(
     let config = &context.config;
     let control = context.settings.connect(Purpose::Control).await?;
     if let Some(suspension) = suspended::suspension(context, &control).await? {
+        context.health.note(State::is_suspended);
         let again = tokio::select! {
             again = suspended::idle(context, control, suspension, shutdown) => again?,
             Some(changed) = reloads.recv() => return Ok(Ended::Reconfigure(changed)),
@@ -84,18 +90,17 @@ pub(super) async fn run(
     }
     let wanted = plan::wanted(config, plugins)?;
     plan::preflight(config, &control, &wanted).await?;
-    let lock = Leadership::acquire(&context.settings, &config.source.slot, shutdown);
-    let taken = tokio::select! {
+    let stand_by = |_: Option<&Holder>| context.health.note(State::stands_by);
+    let lock = Leadership::acquire_telling(&context.settings, &config.source.slot, stand_by);
+    let leadership = tokio::select! {
         biased;
-        taken = lock => taken,
+        () = shutdown.cancelled() => return Ok(Ended::Shutdown),
+        taken = lock => taken?,
         // A standby leads with the plugins of the moment at which it takes over.
         Some(changed) = reloads.recv() => return Ok(Ended::Reconfigure(changed)),
     };
-    let leadership = match taken {
-        Ok(leadership) => leadership,
-        Err(_) if shutdown.is_cancelled() => return Ok(Ended::Shutdown),
-        Err(error) => return Err(error.into()),
-    };
+    context.health.note(State::has_lock);
+    context.metrics.term_began();
     info!(installation = config.source.slot, "leading");
     let leading = async {
         // As they are now, however long another host has led meanwhile.
@@ -142,7 +147,12 @@ async fn lead(
     recover::take_up(context, &state, &mut planned, &source).await?;
     Store::new(context.config.source.slot.as_str()).save_installation(&state, &source.installation).await?;
     Store::new(context.config.source.slot.as_str()).forget_suspension(&state).await?;
-    let lookout = Lookout::start(&context.settings, Arc::clone(&context.config), wanted, tables);
+    let term = source.installation.term;
+    context.health.note(|state, _| state.term = Some(term));
+    let slot = SlotWatch::new(context.config.source.slot.clone(), Arc::clone(&context.health));
+    let publication = source.installation.publication_oid;
+    let config = Arc::clone(&context.config);
+    let lookout = Lookout::start(&context.settings, config, wanted, tables, publication, slot);
     let mut pump = assemble(context, plugins, planned, &source, control, state, lookout);
     pump.begin_backfills(&scoped);
     let ended = stream(context, &mut pump, plugins, &source, reloads, shutdown, streamed).await;
@@ -192,6 +202,8 @@ pub(super) struct Lane {
     /// The purge that is due and was handed out.
     pub(super) purging: Option<WorkId>,
     pub(super) documents: u64,
+    /// How often in a row it has failed, and the last failure; none while it works.
+    pub(super) failure: Option<(u32, Failure)>,
 }
 
 impl Lane {
@@ -248,10 +260,17 @@ fn assemble(
     let (events, lane_events) = mpsc::unbounded_channel();
     let publication = config.source.publication.as_str();
     let timeout = config.backfill.statement_timeout;
-    let rereader = Arc::new(Rereader::new(context.settings.clone(), publication.to_owned(), timeout));
+    let metrics = Arc::clone(&context.metrics);
+    let rereader = Rereader::new(context.settings.clone(), publication.to_owned(), timeout, metrics);
+    let rereader = Arc::new(rereader);
     let mut ledger = Ledger::new(source.confirmed);
     let mut subscriptions = Subscriptions::default();
     let mut lanes = BTreeMap::new();
+    let known = planned.iter().map(|planned| {
+        let Planned { stored, mapping, .. } = planned;
+        (stored.name.as_str(), mapping.sink.as_str(), stored.entity.to_string())
+    });
+    context.metrics.know(known);
     for (number, planned) in (1u32..).zip(planned) {
         let id = LaneId(number);
         let accepted = planned.stored.accepted.max(source.confirmed);
@@ -275,7 +294,7 @@ fn assemble(
                 None
             }
         };
-        lanes.insert(id, Lane { id, planned, handle, run: None, purging: None, documents: 0 });
+        lanes.insert(id, Lane { id, planned, handle, run: None, purging: None, documents: 0, failure: None });
     }
     let reading = Reading {
         settings: context.settings.clone(),
@@ -296,7 +315,7 @@ fn assemble(
         context: plan::ReloadContext { config: Arc::clone(config), dev: false },
         ledger,
         machine: Machine::new(machine_settings(config), source.installation.term.cast_unsigned(), baseline),
-        branch: Branch::new(readers, reads),
+        branch: Branch::new(readers, reads, Arc::clone(&context.metrics)),
         subscriptions,
         lanes,
         relations,
@@ -311,6 +330,7 @@ fn assemble(
         parked: Vec::new(),
         lookout,
         rekeying: BTreeMap::new(),
+        observer: Observer::new(Arc::clone(&context.health), Arc::clone(&context.metrics)),
     }
 }
 
@@ -333,6 +353,7 @@ fn start_lane(
         rereader: Arc::clone(rereader),
         token: planned.token.clone(),
         shares: planned.shares.clone(),
+        metrics: context.metrics.mapping(&planned.stored.name, &planned.mapping.sink),
     };
     let active = planned.active(config, &plugins.plugins[&planned.mapping.transform]);
     LaneHandle::start(settings, active, events.clone(), CancellationToken::new())

@@ -1,6 +1,5 @@
 //! `backfill`: what an operator asks of the backfills of an installation, with its database alone.
 
-mod shapes;
 mod show;
 mod wait;
 
@@ -20,7 +19,6 @@ use crate::{
 
 use super::{Context, Exit, UsageError, output, source::SourceArguments, with_control};
 
-pub(super) use shapes::{ControlShape, RequestShape, RunShape};
 pub(super) use show::{control_line, request_line, run_line};
 
 #[derive(Debug, clap::Args)]

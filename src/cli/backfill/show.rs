@@ -6,13 +6,13 @@ use serde::Serialize;
 
 use crate::{
     backfill::Stage,
-    control::{Item, Picture, Step},
+    control::{ControlShape, Item, Picture, RequestShape, RunShape, Step},
     state::{RunStatus, Target},
 };
 
 use super::{
     super::{Context, Exit, output, source::SourceArguments},
-    ControlShape, RequestShape, RunShape, with_control,
+    with_control,
 };
 
 /// The JSON shape of `backfill status`.
@@ -106,7 +106,7 @@ pub(in crate::cli) fn run_line(run: &RunShape) -> String {
 
 /// What a run has done, and where its time went; nothing of one that has done nothing.
 fn report_line(run: &RunShape) -> Option<String> {
-    let report = run.report();
+    let report = &run.report;
     if report.wall_ms == 0 || run.status == RunStatus::Queued.as_str() {
         return None;
     }

@@ -1,33 +1,38 @@
-//! The JSON shapes of what is stored about backfills.
+//! The JSON shapes of what is stored about backfills: the same on every way that tells of them.
 
 use serde::Serialize;
 
 use crate::{
     backfill::Report,
-    control::{Item, Picture, describe},
     model::Scope,
     state::{PendingRequest, StoredControl, StoredRun},
 };
 
+use super::{Item, Picture, describe};
+
 /// A request that has not become a run.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct RequestShape {
-    id: i64,
+pub struct RequestShape {
+    /// Its number.
+    pub id: i64,
     /// The table or the mapping.
-    pub(super) target: String,
+    pub target: String,
     /// Null for all rows.
-    pub(super) scope: Option<Scope>,
-    pub(super) purge: bool,
+    pub scope: Option<Scope>,
+    /// Whether the destination is emptied before.
+    pub purge: bool,
     /// Whether the leader is turning it into a run.
-    pub(super) taken: bool,
+    pub taken: bool,
     /// How long ago it was asked for.
-    pub(super) seconds: u64,
+    pub seconds: u64,
     /// Whether a mapping of it is known.
-    pub(super) mapped: bool,
+    pub mapped: bool,
 }
 
 impl RequestShape {
-    pub(in crate::cli) fn new(picture: &Picture, pending: &PendingRequest) -> Self {
+    /// As it is stored.
+    #[must_use]
+    pub fn new(picture: &Picture, pending: &PendingRequest) -> Self {
         let request = &pending.request;
         Self {
             id: request.id,
@@ -43,38 +48,48 @@ impl RequestShape {
 
 /// A run.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct RunShape {
-    entity: String,
-    run: String,
+pub struct RunShape {
+    /// The table.
+    pub entity: String,
+    /// Its name.
+    pub run: String,
     /// Null for all rows.
-    scope: Option<Scope>,
-    mappings: Vec<String>,
+    pub scope: Option<Scope>,
+    /// Whom it is for.
+    pub mappings: Vec<String>,
     /// `queued`, `running`, `failing`, `complete` or `cancelled`.
-    pub(super) status: &'static str,
-    paused: bool,
+    pub status: &'static str,
+    /// Whether somebody paused it.
+    pub paused: bool,
     /// Rows a second at the most.
-    rows_per_second: Option<u32>,
+    pub rows_per_second: Option<u32>,
     /// Rows that are durable in every sink.
-    rows: i64,
-    chunks: i64,
+    pub rows: i64,
+    /// Chunks that are.
+    pub chunks: i64,
     /// About how many rows the table had.
-    estimate: Option<i64>,
-    percent: Option<u64>,
+    pub estimate: Option<i64>,
+    /// How much of it is done.
+    pub percent: Option<u64>,
     /// Since its first page was asked for; of one that is complete, until then.
-    elapsed_seconds: Option<u64>,
+    pub elapsed_seconds: Option<u64>,
     /// About how long it still takes.
-    left_seconds: Option<u64>,
+    pub left_seconds: Option<u64>,
     /// Failures in a row.
-    attempts: i32,
-    last_error: Option<String>,
+    pub attempts: i32,
+    /// The last of them.
+    pub last_error: Option<String>,
     /// What it has done, and where its time went.
-    report: Report,
+    pub report: Report,
+    /// The same as something that is waited for.
     #[serde(skip)]
-    pub(super) item: Item,
+    pub item: Item,
 }
 
 impl RunShape {
-    pub(in crate::cli) fn new(picture: &Picture, run: &StoredRun) -> Self {
+    /// As it is stored.
+    #[must_use]
+    pub fn new(picture: &Picture, run: &StoredRun) -> Self {
         let item = describe(picture, run);
         Self {
             entity: run.entity.to_string(),
@@ -96,23 +111,23 @@ impl RunShape {
             item,
         }
     }
-
-    pub(super) fn report(&self) -> &Report {
-        &self.report
-    }
 }
 
 /// What holds for how backfills read.
 #[derive(Debug, Serialize)]
-pub(in crate::cli) struct ControlShape {
+pub struct ControlShape {
     /// Null for all tables together.
-    pub(super) entity: Option<String>,
-    pub(super) paused: bool,
-    pub(super) rows_per_second: Option<u32>,
+    pub entity: Option<String>,
+    /// Whether reading is stopped.
+    pub paused: bool,
+    /// Rows a second at the most.
+    pub rows_per_second: Option<u32>,
 }
 
 impl ControlShape {
-    pub(in crate::cli) fn new(control: &StoredControl) -> Self {
+    /// As it is stored.
+    #[must_use]
+    pub fn new(control: &StoredControl) -> Self {
         Self {
             entity: control.entity.as_ref().map(ToString::to_string),
             paused: control.paused,

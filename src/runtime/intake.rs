@@ -1,0 +1,184 @@
+//! What comes along the stream: messages are decoded, assembled to batches of committed transactions and handed to
+//! the lanes, with the backfill's watermarks in their places.
+//!
+//! The half of the pump that faces the server. It reads only as long as the lanes have room, and never waits for one.
+
+use std::{sync::Arc, time::Instant};
+
+use crate::{
+    backfill::{Marker, MarkerKind},
+    model::Lsn,
+    pgoutput::{Assembler, Decoder, Frame, Handled, RawRelation, transaction::Committed},
+    pipeline::LaneId,
+    postgres::{ReplicationStream, StatusHandle},
+};
+
+use super::{
+    error::TermError,
+    metrics::FlushReason,
+    pump::Pump,
+    term::Lane,
+    token::{handed, handed_with},
+};
+
+/// One connection of the stream.
+pub(super) struct Connection {
+    pub(super) stream: ReplicationStream,
+    pub(super) status: StatusHandle,
+    decoder: Decoder,
+    pub(super) assembler: Assembler,
+    pub(super) reading_since: Instant,
+    /// Where the server's WAL ended when it last told.
+    pub(super) wal_end: Lsn,
+    /// Bytes that were received and are not counted yet.
+    pub(super) received: usize,
+}
+
+impl Connection {
+    pub(super) fn new(stream: ReplicationStream) -> Self {
+        let status = stream.status();
+        let (decoder, assembler) = (Decoder::new(), Assembler::new());
+        let reading_since = Instant::now();
+        Self { stream, status, decoder, assembler, reading_since, wal_end: Lsn::ZERO, received: 0 }
+    }
+}
+
+impl Pump {
+    /// Handles every message that has arrived, as long as the lanes have room.
+    pub(super) async fn take_buffered(&mut self, connection: &mut Connection) -> Result<(), TermError> {
+        while self.may_read() {
+            let Some(payload) = connection.stream.next_buffered()? else { break };
+            connection.received += payload.len();
+            let handled = match Frame::parse(payload)? {
+                Frame::XLogData { data, .. } => {
+                    let message = connection.decoder.decode(data)?;
+                    connection.assembler.handle(message)?
+                }
+                Frame::Keepalive { wal_end, .. } => {
+                    connection.wal_end = connection.wal_end.max(wal_end);
+                    self.on_keepalive(connection, wal_end);
+                    continue;
+                }
+            };
+            match handled {
+                Handled::Nothing => {}
+                Handled::Relation(raw) => self.on_relation(connection, raw).await?,
+                Handled::Committed(committed) => self.on_commit(connection, &committed),
+            }
+            if connection.assembler.size() >= self.settings.batch_bytes
+                || connection.assembler.changes() >= self.settings.batch_rows
+            {
+                self.flush(connection, FlushReason::Full);
+            }
+        }
+        Ok(())
+    }
+
+    /// A position with nothing before it in hand may be confirmed: so an idle source does not keep WAL.
+    fn on_keepalive(&mut self, connection: &Connection, wal_end: Lsn) {
+        let assembler = &connection.assembler;
+        if !assembler.in_transaction() && assembler.is_empty() && self.machine.limbo().is_empty() {
+            self.advance(wal_end);
+        }
+    }
+
+    async fn on_relation(&mut self, connection: &mut Connection, raw: RawRelation) -> Result<(), TermError> {
+        if !self.subscriptions.contains(&raw.name) {
+            connection.assembler.define_ignored(raw.oid);
+            return Ok(());
+        }
+        let another =
+            |lane: &Lane| lane.planned.stored.entity == raw.name && lane.planned.table.oid != raw.oid;
+        if self.lanes.values().any(another) {
+            if self.relations.is_present(&raw).await? {
+                return Err(TermError::Recreated { entity: raw.name });
+            }
+            // From before the table was dropped, or gave its name away: its documents are purged.
+            connection.assembler.define_ignored(raw.oid);
+            return Ok(());
+        }
+        let (relation, change) = self.relations.resolve(&raw).await?;
+        connection.assembler.define(relation)?;
+        if let Some(change) = change {
+            self.flush(connection, FlushReason::Relation);
+            let commands = self.machine.relation_changed(raw.oid, change.key_changed);
+            self.carry_out(commands);
+            if change.key_changed {
+                self.rekeyed(raw.oid);
+            }
+        }
+        Ok(())
+    }
+
+    fn on_commit(&mut self, connection: &mut Connection, committed: &Committed) {
+        if committed.changes > 0 {
+            self.observer.metrics.transaction();
+        }
+        for content in &committed.markers {
+            if let Some(marker) = Marker::parse(content, &self.settings.installation) {
+                // The chunk belongs behind everything that was committed before its high watermark.
+                self.flush(connection, FlushReason::Watermark);
+                self.collect_reads();
+                let commands = self.machine.marker(&marker);
+                self.carry_out(commands);
+                if marker.kind == MarkerKind::High
+                    && let Some(table) = self.rekeying.remove(&marker.attempt)
+                {
+                    self.relations.forget(table);
+                    self.rekeyed(table);
+                }
+            }
+        }
+        if connection.assembler.is_empty() {
+            self.advance(committed.info.end_lsn);
+        }
+    }
+
+    /// Hands out what was assembled.
+    pub(super) fn flush(&mut self, connection: &mut Connection, reason: FlushReason) {
+        if connection.assembler.is_empty() {
+            return;
+        }
+        let batch = connection.assembler.take();
+        self.machine.apply(&batch);
+        let boundary =
+            batch.ends_at_commit.then(|| batch.transactions.last().map(|last| last.end_lsn)).flatten();
+        if let Some(first) = batch.transactions.first() {
+            self.observer.flights.handed_out(first.commit_time, boundary);
+        }
+        if !batch.changes.is_empty() {
+            self.observer.metrics.batch(&batch, reason);
+            let batch = Arc::new(batch);
+            for (lane, selection) in self.subscriptions.route(&batch, &self.ledger) {
+                if let Some(handle) = self.lanes.get(&lane).and_then(|lane| lane.handle.as_ref()) {
+                    let handed = (handed(&self.ledger, lane), handed_with(&self.ledger, lane, &batch));
+                    let work = self.ledger.dispatched(lane);
+                    handle.send(work, Arc::clone(&batch), selection, None, handed);
+                }
+            }
+        }
+        if let Some(end) = boundary {
+            self.advance(end);
+        }
+    }
+
+    /// The stream has shown everything before this boundary, and all of it was handed out.
+    fn advance(&mut self, position: Lsn) {
+        self.machine.passed(position);
+        self.ledger.advance(position);
+    }
+
+    /// Small transactions share a batch while the lanes are busy or more is buffered, and never wait
+    /// otherwise.
+    pub(super) fn flush_when_idle(&mut self, connection: &mut Connection) {
+        if connection.assembler.is_empty() || connection.assembler.in_transaction() {
+            return;
+        }
+        let takes = |(&id, lane): (&LaneId, &Lane)| {
+            lane.works() && self.ledger.follows(id) && self.ledger.outstanding(id) < lane.enough()
+        };
+        if self.lanes.iter().any(takes) || !self.lanes.values().any(Lane::works) {
+            self.flush(connection, FlushReason::Idle);
+        }
+    }
+}

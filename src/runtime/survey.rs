@@ -1,0 +1,311 @@
+//! What the pump sees of itself, once a second: for health, metrics and the page.
+//!
+//! Made by the pump and handed over whole, so that nobody who asks is waited for, and nobody who asks waits. Names
+//! mappings, tables and plugins; never holds a key or a row.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    backfill::Stage,
+    model::{Failure, FailureClass, Lsn},
+    plugin::Instances,
+};
+
+use super::{
+    health::Health, intake::Connection, metrics::Metrics, plan::Verdict, pump::Pump, shutdown::now_micros,
+    term::Lane,
+};
+
+/// How often the pump looks at itself.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How soon after that it does again because a mapping has failed or recovered.
+const SOON: Duration = Duration::from_millis(100);
+/// Ends of batches that are remembered one by one; what comes on top is remembered with the last of them.
+const FLIGHTS: usize = 1024;
+
+/// A term at a moment.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Survey {
+    /// Everything before was read and handed out.
+    pub(super) position: Lsn,
+    /// Everything before was told to the server as done.
+    pub(super) confirmed: Lsn,
+    /// Where the server's WAL ended when the stream last told.
+    pub(super) wal_end: Lsn,
+    /// When the oldest transaction was committed that was read and is not accepted by every mapping: microseconds
+    /// since 1970-01-01 UTC.
+    pub(super) oldest: Option<i64>,
+    /// How long the stream had said nothing.
+    pub(super) silence: Duration,
+    pub(super) mappings: Vec<MappingView>,
+    pub(super) runs: Vec<RunSight>,
+    /// The plugins at work, by name and version.
+    pub(super) plugins: BTreeMap<(String, String), Instances>,
+}
+
+/// A mapping at a moment.
+#[derive(Clone, Debug)]
+pub(super) struct MappingView {
+    pub(super) name: String,
+    pub(super) entity: String,
+    pub(super) sink: String,
+    pub(super) state: MappingState,
+    pub(super) generation: i64,
+    pub(super) built: i64,
+    /// Failures in a row.
+    pub(super) attempts: u32,
+    pub(super) error: Option<Told>,
+    pub(super) queued_bytes: usize,
+}
+
+/// What was last told of a failure.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) class: Option<FailureClass>,
+    pub(super) code: String,
+    pub(super) message: String,
+}
+
+impl From<&Failure> for Told {
+    fn from(failure: &Failure) -> Self {
+        let Failure { class, code, message, .. } = failure;
+        Self { class: Some(*class), code: code.clone(), message: message.clone() }
+    }
+}
+
+/// How a mapping is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MappingState {
+    /// It works.
+    Running,
+    /// The last thing heard of it was a failure; it tries again.
+    Failing,
+    /// It fell behind while failing: the stream is read again for it once it works.
+    LetGo,
+    /// It cannot run, and the slot keeps what it misses.
+    Held,
+    /// It never ran, and cannot.
+    Refused,
+}
+
+impl MappingState {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Failing => "failing",
+            Self::LetGo => "let go",
+            Self::Held => "held",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// A run at a moment.
+#[derive(Clone, Debug)]
+pub(super) struct RunSight {
+    pub(super) entity: String,
+    pub(super) run: String,
+    /// Whether it reads some rows only.
+    pub(super) scoped: bool,
+    pub(super) stage: Stage,
+    pub(super) rows: u64,
+    pub(super) chunks: u64,
+    /// From 0 to 1.
+    pub(super) share: Option<f64>,
+    pub(super) attempts: u32,
+}
+
+/// The commit times of what was read and is not accepted everywhere.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    /// The end of each batch, and when its first transaction was committed.
+    ends: VecDeque<(Lsn, i64)>,
+    /// The same of a transaction of which only pages were handed out so far.
+    open: Option<i64>,
+}
+
+impl Flights {
+    /// A batch was handed out: it ends at a commit boundary, or in the middle of a transaction.
+    pub(super) fn handed_out(&mut self, committed: i64, end: Option<Lsn>) {
+        let committed = self.open.take().unwrap_or(committed);
+        match end {
+            None => self.open = Some(committed),
+            Some(end) if self.ends.len() < FLIGHTS => self.ends.push_back((end, committed)),
+            // Together with the last: older than it is, never younger.
+            Some(end) => {
+                if let Some(last) = self.ends.back_mut() {
+                    last.0 = end;
+                }
+            }
+        }
+    }
+
+    /// Everything before this position is accepted; gives the oldest commit time of what is left.
+    pub(super) fn accepted(&mut self, position: Lsn) -> Option<i64> {
+        while self.ends.front().is_some_and(|(end, _)| *end <= position) {
+            self.ends.pop_front();
+        }
+        self.ends.front().map(|(_, committed)| *committed).or(self.open)
+    }
+
+    /// The stream is read again.
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The pump's way to those who ask.
+#[derive(Debug)]
+pub(super) struct Observer {
+    pub(super) health: Arc<Health>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) flights: Flights,
+    last: Option<Instant>,
+    /// Something happened that is worth a look before its time.
+    news: bool,
+}
+
+impl Observer {
+    pub(super) fn new(health: Arc<Health>, metrics: Arc<Metrics>) -> Self {
+        Self { health, metrics, flights: Flights::default(), last: None, news: true }
+    }
+
+    /// A mapping fails, or works again.
+    pub(super) fn news(&mut self) {
+        self.news = true;
+    }
+
+    pub(super) fn beat(&self) {
+        self.health.note(|state, now| state.beats(true, now));
+    }
+}
+
+impl Pump {
+    /// Beats, and looks at itself when it is time.
+    pub(super) fn observe(&mut self, connection: &mut Connection) {
+        self.observer.beat();
+        let pause = if self.observer.news { SOON } else { INTERVAL };
+        if self.observer.last.is_some_and(|last| last.elapsed() < pause) {
+            return;
+        }
+        (self.observer.last, self.observer.news) = (Some(Instant::now()), false);
+        self.observer.metrics.received(std::mem::take(&mut connection.received));
+        self.branch.count(&self.machine);
+        let accepted = self.ledger.confirmable(self.machine.confirmable());
+        let survey = Survey {
+            position: self.ledger.processed(),
+            confirmed: connection.status.flushed(),
+            wal_end: connection.wal_end,
+            oldest: self.observer.flights.accepted(accepted),
+            silence: connection.status.silence(),
+            mappings: self.lanes.values().map(|lane| self.view(lane)).collect(),
+            runs: self.machine.runs().map(|(_, view)| sight(&view)).collect(),
+            plugins: self.instances(),
+        };
+        let survey = Some(Arc::new(survey));
+        self.observer.health.note(|state, _| state.survey = survey);
+    }
+
+    fn view(&self, lane: &Lane) -> MappingView {
+        let stored = &lane.planned.stored;
+        let held = |reason: &str| {
+            Some(Told { class: None, code: "cannot-run".to_owned(), message: reason.to_owned() })
+        };
+        let (state, attempts, error) = match (&lane.planned.verdict, &lane.failure) {
+            (Verdict::Held { reason }, _) => (MappingState::Held, 0, held(reason)),
+            (Verdict::Refused { reason }, _) => (MappingState::Refused, 0, held(reason)),
+            (Verdict::Runs, failure) => {
+                let state = match failure {
+                    _ if !self.ledger.follows(lane.id) => MappingState::LetGo,
+                    Some(_) => MappingState::Failing,
+                    None => MappingState::Running,
+                };
+                let (attempts, told) = failure.as_ref().map_or((0, None), |(n, f)| (*n, Some(f.into())));
+                (state, attempts, told)
+            }
+        };
+        MappingView {
+            name: stored.name.clone(),
+            entity: stored.entity.to_string(),
+            sink: lane.planned.mapping.sink.clone(),
+            state,
+            generation: stored.generation,
+            built: stored.built,
+            attempts,
+            error,
+            queued_bytes: lane.handle.as_ref().map_or(0, |handle| handle.queued_bytes()),
+        }
+    }
+
+    fn instances(&self) -> BTreeMap<(String, String), Instances> {
+        let plugins =
+            self.lanes.values().filter_map(|lane| lane.handle.as_ref()).map(|handle| handle.plugin());
+        plugins
+            .map(|plugin| {
+                let revision = plugin.revision();
+                ((revision.name.clone(), revision.version.to_string()), plugin.instances())
+            })
+            .collect()
+    }
+}
+
+fn sight(view: &crate::backfill::RunView<'_>) -> RunSight {
+    RunSight {
+        entity: view.entity.to_string(),
+        run: view.run.to_string(),
+        scoped: view.scope.is_some(),
+        stage: view.stage,
+        rows: view.rows,
+        chunks: view.chunks,
+        share: view.share,
+        attempts: view.attempts,
+    }
+}
+
+/// How old something is that was committed at `committed`, by this host's clock.
+pub(super) fn age_seconds(committed: i64) -> f64 {
+    let micros = u64::try_from(now_micros().saturating_sub(committed)).unwrap_or(0);
+    Duration::from_micros(micros).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_transaction_that_is_not_accepted_counts() {
+        let mut flights = Flights::default();
+        assert_eq!(flights.accepted(Lsn(0)), None);
+        flights.handed_out(100, Some(Lsn(10)));
+        flights.handed_out(200, Some(Lsn(20)));
+        assert_eq!(flights.accepted(Lsn(9)), Some(100));
+        assert_eq!(flights.accepted(Lsn(10)), Some(200));
+        assert_eq!(flights.accepted(Lsn(25)), None, "idle");
+    }
+
+    #[test]
+    fn pages_count_from_the_first_on() {
+        let mut flights = Flights::default();
+        flights.handed_out(100, None);
+        flights.handed_out(100, None);
+        assert_eq!(flights.accepted(Lsn(50)), Some(100), "no page is accepted before the last");
+        flights.handed_out(100, Some(Lsn(60)));
+        assert_eq!(flights.accepted(Lsn(59)), Some(100));
+        assert_eq!(flights.accepted(Lsn(60)), None);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut flights = Flights::default();
+        for at in 0..5000_u64 {
+            flights.handed_out(i64::try_from(at).unwrap(), Some(Lsn(at + 1)));
+        }
+        assert_eq!(flights.ends.len(), FLIGHTS);
+        assert_eq!(flights.accepted(Lsn(4999)), Some(1023), "too old, never too young");
+        assert_eq!(flights.accepted(Lsn(5000)), None);
+    }
+}
