@@ -244,10 +244,10 @@ async fn wait_shows_progress_and_fails_with_the_last_error() {
         assert!(text.contains("~5 s left, 2 retries"), "{text}");
     }
     scene.store.fail_run(&scene.client, "r", 3, 0, "disk full").await.unwrap();
-    let (code, text, _) = scene.run(&["wait", "public.products"]);
+    let (code, text, _) = scene.run(&["wait", "public.products", "--timeout", "60s"]);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("failed: public.products is failing: disk full"), "{text}");
-    let shape = scene.json(&["wait"]);
+    let shape = scene.json(&["wait", "--timeout", "60s"]);
     assert_eq!(shape["result"], "failed");
     assert_eq!(shape["error"], "public.products is failing: disk full");
 

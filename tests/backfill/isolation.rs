@@ -101,7 +101,6 @@ const LARGE: &str = "(select string_agg(md5(i::text), ' ') from generate_series(
 #[tokio::test(flavor = "multi_thread")]
 async fn c014_a_locked_table_whose_rows_are_to_be_read_again_holds_its_own_mapping_alone() {
     let mut shop = Shop::new(500, 500).await;
-    shop.scene.config(&impatient(TWO));
     sql(&shop, &format!("update public.products set active = true, description = {LARGE} where id <= 5"))
         .await;
     sql(&shop, &format!("update public.orders set status = 'open', customer = {LARGE} where id <= 5")).await;
@@ -125,11 +124,19 @@ async fn c014_a_locked_table_whose_rows_are_to_be_read_again_holds_its_own_mappi
     .unwrap();
     sql(&shop, "commit").await;
     let locker = lock.await.unwrap();
+    // Others are read again meanwhile, and not only once the lock was waited for in vain: for ten seconds.
+    sql(&shop, "update public.orders set total = 5 where id <= 5").await;
+    let orders = shop.scene.table("orders");
+    wait_until("the order that is read again", SOON, async || {
+        Ok(orders.get("5")?.is_some_and(|document| document["total"] == 5.0))
+    })
+    .await
+    .unwrap();
+    let attempts = shop.text("select attempts::text from anabranch.mapping where name = 'products'").await;
+    assert_eq!(attempts, "0", "the orders have waited for the products");
     let error = shop.scene.error_of("products").await;
     assert!(error.contains("lock timeout") && error.contains("public.products"), "{error}");
     assert!(error.contains("could not be read again") && error.contains("retry"), "{error}");
-    // Others are read and streamed, also where their rows are read again themselves.
-    sql(&shop, "update public.orders set total = 5 where id <= 5").await;
     orders_go_on(&shop).await;
     shop.until("the second failure", || {
         "select attempts >= 2 and status = 'failing' from anabranch.mapping where name = 'products'"
