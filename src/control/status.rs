@@ -124,7 +124,7 @@ impl StatusShape {
         Ok(Self {
             installation,
             checkpoint,
-            suspended: picture.suspension.filter(|suspension| !suspension.resumed).map(suspension),
+            suspended: picture.suspension.as_ref().filter(|suspension| !suspension.resumed).map(suspension),
             slot,
             requests: picture.requests.iter().map(|pending| RequestShape::new(&picture, pending)).collect(),
             backfills: picture.runs.iter().map(|run| RunShape::new(&picture, run)).collect(),
@@ -152,8 +152,8 @@ async fn slot(client: &Client, name: &str) -> Result<Option<SlotShape>, ControlE
     }))
 }
 
-fn suspension(suspension: Suspension) -> SuspensionShape {
-    let Suspension { since, reason, keep_slot, settled, .. } = suspension;
+fn suspension(suspension: &Suspension) -> SuspensionShape {
+    let Suspension { since, reason, keep_slot, settled, .. } = suspension.clone();
     SuspensionShape { since, reason, keep_slot, settled }
 }
 

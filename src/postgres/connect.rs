@@ -219,7 +219,7 @@ impl ConnectSettings {
         })
     }
 
-    fn application_name(&self, purpose: Purpose) -> String {
+    pub(super) fn application_name(&self, purpose: Purpose) -> String {
         format!("{}/{}", self.application_name, purpose.as_str())
     }
 

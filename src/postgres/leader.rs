@@ -5,11 +5,18 @@
 //! once. A wait is a series of tries, never a call that blocks: it leaves nothing behind when it is dropped,
 //! and says whom it waits for. Must never be held over a session that is not a server process's own: where
 //! a pooler hands statements to changing server processes, the lock is refused.
+//!
+//! A leader that was asleep or cut off does not know that it leads no more. Three things keep it from acting: the
+//! slot, which one session has; [`fence`], which ends the sessions that it streams and writes its state with; and
+//! the [`Lease`], by which it asks the server before it delivers anything.
 
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, timeout},
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -25,6 +32,11 @@ const PAUSE: RetryPolicy = RetryPolicy::doubling(Duration::from_millis(500), Dur
 const TELL_EVERY: Duration = Duration::from_secs(60);
 /// Between two looks at a lock that is held.
 const CHECK_EVERY: Duration = Duration::from_secs(3);
+/// How long a leader may act without the server's word that it leads. More than two looks, so that one slow answer
+/// stops nothing.
+const LEASE: Duration = Duration::from_secs(8);
+/// How soon is looked whether a session that was ended has gone.
+const FENCE_AGAIN: Duration = Duration::from_millis(100);
 /// How long the session may take for an answer of one row.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
@@ -71,6 +83,29 @@ pub struct Leadership {
     client: Client,
     installation: String,
     pid: i32,
+    /// When the server was last asked and said that it leads.
+    confirmed: watch::Sender<Instant>,
+}
+
+/// The right to act as the leader, for a while at a time.
+#[derive(Clone, Debug)]
+pub struct Lease {
+    confirmed: watch::Receiver<Instant>,
+}
+
+impl Lease {
+    /// Resolves at once where the server has said within the last 8 s that this process leads, else as soon as it
+    /// says so again; never, once it leads no more.
+    ///
+    /// Time counts while the process is stopped (the monotonic clock); not while the whole machine sleeps.
+    pub async fn hold(&self) {
+        let mut confirmed = self.confirmed.clone();
+        while confirmed.borrow_and_update().elapsed() >= LEASE {
+            if confirmed.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
 }
 
 impl Leadership {
@@ -133,7 +168,8 @@ impl Leadership {
 
     /// Looks, in a statement of its own, whether the session still has the lock that it took.
     async fn confirm(client: Client, installation: &str, pid: i32) -> Result<Self, Error> {
-        let leader = Self { client, installation: installation.to_owned(), pid };
+        let (confirmed, _) = watch::channel(Instant::now());
+        let leader = Self { client, installation: installation.to_owned(), pid, confirmed };
         match answer(leader.check()).await {
             Ok(()) => Ok(leader),
             Err(error) => {
@@ -166,10 +202,18 @@ impl Leadership {
     async fn watch(&self) -> Error {
         loop {
             sleep(CHECK_EVERY).await;
+            let asked = Instant::now();
             if let Err(error) = answer(self.check()).await {
                 return error;
             }
+            self.confirmed.send_replace(asked);
         }
+    }
+
+    /// What the leader's deliveries are to ask.
+    #[must_use]
+    pub fn lease(&self) -> Lease {
+        Lease { confirmed: self.confirmed.subscribe() }
     }
 
     async fn check(&self) -> Result<(), Error> {
@@ -195,6 +239,38 @@ impl Leadership {
             tracing::debug!(installation = self.installation, %error, "could not unlock; closing the session does");
         }
         self.client.close().await;
+    }
+}
+
+/// Ends what a leader before this one may still have, though it leads no more: its walsender, and the session that
+/// it writes its state with, which are told by a lock of their own that `state` takes. The caller leads. Afterwards
+/// nothing that the former leader was about to write can be written.
+///
+/// # Errors
+/// The server refuses to end a session (they are of another role, say), or does not answer.
+pub async fn fence(settings: &ConnectSettings, state: &Client, installation: &str) -> Result<(), Error> {
+    let what = || format!("ending what a former leader of `{installation}` has");
+    let stream = settings.application_name(Purpose::Stream);
+    let senders = "select s.active_pid, pg_terminate_backend(s.active_pid) from pg_replication_slots as s \
+                   join pg_stat_activity as a on a.pid = s.active_pid \
+                   where s.slot_name = $1 and a.application_name = $2";
+    for row in state.query(senders, &[&installation, &stream]).await? {
+        tracing::warn!(installation, pid = row.get::<_, i32>(0), "ended the walsender of a former leader");
+    }
+    let writing = format!("{installation}/state");
+    let mut told = None;
+    loop {
+        if answer(try_lock(state, &writing)).await.map_err(|error| error.context(what()))?.is_some() {
+            return Ok(());
+        }
+        if let Some(former) = answer(holder(state, &writing)).await.map_err(|error| error.context(what()))?
+            && told != Some(former.pid)
+        {
+            state.execute("select pg_terminate_backend($1)", &[&former.pid]).await?;
+            tracing::warn!(installation, pid = former.pid, "ended the session of a former leader");
+            told = Some(former.pid);
+        }
+        sleep(FENCE_AGAIN).await;
     }
 }
 

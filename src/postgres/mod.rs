@@ -30,7 +30,7 @@ pub use catalog::{Catalog, ResolvedRelation, StreamRelation, TableColumn, TableI
 pub use connect::{Client, Purpose};
 pub use error::{Error, ErrorKind};
 pub use identity::{UnusableIdentity, unusable_identities};
-pub use leader::{Holder, Leadership, holder, lock_key};
+pub use leader::{Holder, Leadership, Lease, fence, holder, lock_key};
 pub use marks::MESSAGE_PREFIX;
 pub use preflight::{Finding, PreflightRequest, Severity, preflight};
 pub use publication::{

@@ -30,6 +30,7 @@ use crate::{
         segments,
     },
     plugin::{Plugin, Transform},
+    postgres::Lease,
 };
 
 use super::{
@@ -92,6 +93,8 @@ pub(super) struct LaneSettings {
     pub(super) batch_rows: usize,
     pub(super) batch_bytes: usize,
     pub(super) rereader: Arc<Rereader>,
+    /// The right to deliver.
+    pub(super) lease: Lease,
     /// What is in the sink now.
     pub(super) token: Token,
     /// The other mappings that write to the same destination of the same sink.
@@ -511,6 +514,8 @@ impl Shared {
     }
 
     async fn carry_out(&self, Outgoing { step, token }: &Outgoing) -> Result<(), Failure> {
+        // After a retry's pause, or a sleep of the whole process, another host may lead.
+        self.settings.lease.hold().await;
         let sink = &self.settings.sink;
         let progress = if sink.capabilities().progress { Some(token.progress()?) } else { None };
         match step {

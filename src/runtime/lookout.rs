@@ -171,7 +171,7 @@ impl SlotWatch {
         Self { name, health, warned: false }
     }
 
-    fn note(&mut self, wal: Option<SlotWal>) {
+    pub(super) fn note(&mut self, wal: Option<SlotWal>) {
         if let Some(wal) = wal.as_ref().filter(|wal| self.is_news(wal)) {
             let (retained, remaining) = (wal.retained, wal.remaining);
             warn!(

@@ -15,7 +15,7 @@ use crate::{
     config::Config,
     model::{ChangeBatch, Failure, Lsn},
     pipeline::{LaneId, Ledger, Subscriptions, WorkId},
-    postgres::{Client, ConnectSettings, Holder, Leadership, Purpose, StreamOptions},
+    postgres::{Client, ConnectSettings, Holder, Leadership, Lease, Purpose, StreamOptions, fence},
     state::Store,
 };
 
@@ -105,7 +105,8 @@ pub(super) async fn run(
     let leading = async {
         // As they are now, however long another host has led meanwhile.
         let (tables, _) = plan::look(config, &control, &wanted).await?;
-        lead(context, plugins, wanted, tables, control, reloads, shutdown, streamed).await
+        let grounds = Grounds { wanted, tables, control, lease: leadership.lease() };
+        lead(context, plugins, grounds, reloads, shutdown, streamed).await
     };
     let led = tokio::select! {
         lost = leadership.lost() => Err(TermError::LeadershipLost { reason: lost.to_string() }),
@@ -115,13 +116,18 @@ pub(super) async fn run(
     led
 }
 
-#[expect(clippy::too_many_arguments, reason = "the parts of one term, named where it begins")]
-async fn lead(
-    context: &Context,
-    plugins: &Arc<PluginSet>,
+/// What a term begins on.
+struct Grounds {
     wanted: Vec<plan::WantedMapping>,
     tables: plan::Tables,
     control: Client,
+    lease: Lease,
+}
+
+async fn lead(
+    context: &Context,
+    plugins: &Arc<PluginSet>,
+    Grounds { wanted, tables, control, lease }: Grounds,
     reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
     shutdown: &CancellationToken,
     streamed: &mut bool,
@@ -131,6 +137,7 @@ async fn lead(
     if suspended::suspension(context, &state).await?.is_some() {
         return Ok(Ended::Again);
     }
+    fence(&context.settings, &state, &context.config.source.slot).await?;
     let given_up = async {
         shutdown.cancelled().await;
         tokio::time::sleep(GIVE_UP_LIMIT).await;
@@ -153,7 +160,8 @@ async fn lead(
     let publication = source.installation.publication_oid;
     let config = Arc::clone(&context.config);
     let lookout = Lookout::start(&context.settings, config, wanted, tables, publication, slot);
-    let mut pump = assemble(context, plugins, planned, &source, control, state, lookout);
+    let parts = Parts { control, state, lookout, lease };
+    let mut pump = assemble(context, plugins, planned, &source, parts);
     pump.begin_backfills(&scoped);
     let ended = stream(context, &mut pump, plugins, &source, reloads, shutdown, streamed).await;
     pump.join_lanes().await;
@@ -247,14 +255,20 @@ impl Lane {
     }
 }
 
+/// What goes into a pump.
+struct Parts {
+    control: Client,
+    state: Client,
+    lookout: Lookout,
+    lease: Lease,
+}
+
 fn assemble(
     context: &Context,
     plugins: &Arc<PluginSet>,
     planned: Vec<Planned>,
     source: &Source,
-    control: Client,
-    state: Client,
-    lookout: Lookout,
+    Parts { control, state, lookout, lease }: Parts,
 ) -> Pump {
     let config = &context.config;
     let (events, lane_events) = mpsc::unbounded_channel();
@@ -278,7 +292,7 @@ fn assemble(
             Verdict::Runs => {
                 ledger.attach(id, accepted);
                 subscriptions.add(planned.stored.entity.clone(), id);
-                Some(start_lane(context, plugins, id, &planned, &rereader, &events))
+                Some(start_lane(context, plugins, id, &planned, &rereader, &lease, &events))
             }
             Verdict::Held { reason } => {
                 error!(
@@ -340,6 +354,7 @@ fn start_lane(
     id: LaneId,
     planned: &Planned,
     rereader: &Arc<Rereader>,
+    lease: &Lease,
     events: &mpsc::UnboundedSender<LaneEvent>,
 ) -> LaneHandle {
     let config = &context.config;
@@ -351,6 +366,7 @@ fn start_lane(
         batch_rows: config.pipeline.batch_rows,
         batch_bytes: config.pipeline.batch_bytes,
         rereader: Arc::clone(rereader),
+        lease: lease.clone(),
         token: planned.token.clone(),
         shares: planned.shares.clone(),
         metrics: context.metrics.mapping(&planned.stored.name, &planned.mapping.sink),
