@@ -119,7 +119,7 @@ fn slot(out: &mut Out<'_, '_>, state: &State) -> fmt::Result {
         out.one("slot_remaining", help, bytes(), remaining)?;
     }
     let known =
-        WAL_STATUSES.map(|status| ([("status", Label::new(status))], u64::from(slot.status == status)));
+        WAL_STATUSES.map(|status| ([("status", Label::from(status))], u64::from(slot.status == status)));
     out.many(("slot_wal_status", "1 for what the server says of the slot's WAL", None), known)
 }
 
@@ -128,8 +128,9 @@ fn mappings(out: &mut Out<'_, '_>, mappings: &[MappingView]) -> fmt::Result {
         mappings: &[MappingView],
         value: impl Fn(&MappingView) -> V,
     ) -> impl Iterator<Item = ([(&'static str, Label); 2], V)> {
-        let labels =
-            |view: &MappingView| [("mapping", Label::new(&view.name)), ("sink", Label::new(&view.sink))];
+        let labels = |view: &MappingView| {
+            [("mapping", Label::from(view.name.as_str())), ("sink", Label::from(view.sink.as_str()))]
+        };
         mappings.iter().map(move |view| (labels(view), value(view)))
     }
     let works = |view: &MappingView| u64::from(view.state == MappingState::Running);
@@ -150,13 +151,14 @@ fn mappings(out: &mut Out<'_, '_>, mappings: &[MappingView]) -> fmt::Result {
 fn runs(out: &mut Out<'_, '_>, survey: &Survey) -> fmt::Result {
     let count = |stage| survey.runs.iter().filter(|run| run.stage == stage).count() as u64;
     let stages =
-        Report::default().times().map(|(stage, _)| ([("stage", Label::new(stage.as_str()))], count(stage)));
+        Report::default().times().map(|(stage, _)| ([("stage", Label::from(stage.as_str()))], count(stage)));
     out.many(("backfill_runs", "Runs that are not complete, by what they wait for", None), stages)
 }
 
 fn plugins(out: &mut Out<'_, '_>, survey: &Survey) -> fmt::Result {
-    let labels =
-        |(name, version): &(String, String)| [("plugin", Label::new(name)), ("version", Label::new(version))];
+    let labels = |(name, version): &(String, String)| {
+        [("plugin", Label::from(name.as_str())), ("version", Label::from(version.as_str()))]
+    };
     let live = survey.plugins.iter().map(|(plugin, instances)| (labels(plugin), instances.live as u64));
     out.many(("plugin_instances", "Instances that there are, idle or at work", None), live)?;
     if survey.plugins.is_empty() {

@@ -30,8 +30,6 @@ pub(super) struct Connection {
     pub(super) reading_since: Instant,
     /// Where the server's WAL ended when it last told.
     pub(super) wal_end: Lsn,
-    /// Bytes that were received and are not counted yet.
-    pub(super) received: usize,
 }
 
 impl Connection {
@@ -39,16 +37,17 @@ impl Connection {
         let status = stream.status();
         let (decoder, assembler) = (Decoder::new(), Assembler::new());
         let reading_since = Instant::now();
-        Self { stream, status, decoder, assembler, reading_since, wal_end: Lsn::ZERO, received: 0 }
+        Self { stream, status, decoder, assembler, reading_since, wal_end: Lsn::ZERO }
     }
 }
 
 impl Pump {
     /// Handles every message that has arrived, as long as the lanes have room.
     pub(super) async fn take_buffered(&mut self, connection: &mut Connection) -> Result<(), TermError> {
+        let mut received = 0;
         while self.may_read() {
             let Some(payload) = connection.stream.next_buffered()? else { break };
-            connection.received += payload.len();
+            received += payload.len();
             let handled = match Frame::parse(payload)? {
                 Frame::XLogData { data, .. } => {
                     let message = connection.decoder.decode(data)?;
@@ -71,6 +70,7 @@ impl Pump {
                 self.flush(connection, FlushReason::Full);
             }
         }
+        self.observer.metrics.received(received);
         Ok(())
     }
 

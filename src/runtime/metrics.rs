@@ -6,13 +6,13 @@
 
 use std::{
     collections::BTreeSet,
-    fmt::{self, Write as _},
+    fmt,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
     time::Duration,
 };
 
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text},
+    encoding::{EncodeLabelSet, text},
     metrics::{counter::Counter, family::Family, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
@@ -27,25 +27,8 @@ use super::{gauges::Gauges, health::Health};
 /// Upper ends of the buckets of times, in seconds. Few, for there are two sets for each mapping.
 const BUCKETS: [f64; 9] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0];
 
-/// The value of a label that comes from the config. The library writes values as they are, so that what must be
-/// escaped is escaped here.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Label(Arc<str>);
-
-impl Label {
-    pub(super) fn new(text: &str) -> Self {
-        if !text.contains(['\\', '"', '\n']) {
-            return Self(text.into());
-        }
-        Self(text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n").into())
-    }
-}
-
-impl EncodeLabelValue for Label {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-        encoder.write_str(&self.0)
-    }
-}
+/// The value of a label that comes from the config; the library escapes it.
+pub(super) type Label = Arc<str>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Kind {
@@ -299,14 +282,14 @@ impl Metrics {
     }
 
     pub(super) fn rows_reread(&self, entity: &str, rows: usize) {
-        self.reread.get_or_create(&Table { entity: Label::new(entity) }).inc_by(rows as u64);
+        self.reread.get_or_create(&Table { entity: Label::from(entity) }).inc_by(rows as u64);
     }
 
     // --- mappings -------------------------------------------------------------------------------------
 
     /// The counters of a mapping.
     pub(super) fn mapping(self: &Arc<Self>, mapping: &str, sink: &str) -> LaneMetrics {
-        let target = Target { mapping: Label::new(mapping), sink: Label::new(sink) };
+        let target = Target { mapping: Label::from(mapping), sink: Label::from(sink) };
         let documents = self.documents.get_or_create_owned(&target);
         LaneMetrics { metrics: Arc::clone(self), target, documents }
     }
@@ -315,8 +298,8 @@ impl Metrics {
     pub(super) fn know<'a>(&self, mappings: impl IntoIterator<Item = (&'a str, &'a str, String)>) {
         let (mut targets, mut tables) = (BTreeSet::new(), BTreeSet::new());
         for (mapping, sink, entity) in mappings {
-            targets.insert(Target { mapping: Label::new(mapping), sink: Label::new(sink) });
-            tables.insert(Table { entity: Label::new(&entity) });
+            targets.insert(Target { mapping: Label::from(mapping), sink: Label::from(sink) });
+            tables.insert(Table { entity: Label::from(entity) });
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.0.difference(&targets).for_each(|gone| self.forget_target(gone));
@@ -352,7 +335,7 @@ impl Metrics {
 
     /// A run has got from one account to the next; what is smaller in the next counts nothing.
     pub(super) fn run_moved(&self, entity: &str, before: &Report, now: &Report) {
-        let table = Table { entity: Label::new(entity) };
+        let table = Table { entity: Label::from(entity) };
         let Backfills { rows, bytes, chunks, overtaken, rereads, retries, completed: _, seconds } =
             &self.backfills;
         for (family, before, now) in [
@@ -374,7 +357,7 @@ impl Metrics {
     }
 
     pub(super) fn run_completed(&self, entity: &str) {
-        self.backfills.completed.get_or_create(&Table { entity: Label::new(entity) }).inc();
+        self.backfills.completed.get_or_create(&Table { entity: Label::from(entity) }).inc();
     }
 }
 

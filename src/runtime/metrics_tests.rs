@@ -31,8 +31,12 @@ fn c099_series_go_with_their_mapping_and_their_table() {
         lane.delivered(1);
         lane.tried(Stage::Transform, Duration::from_millis(1), None);
         lane.tried(Stage::Deliver, Duration::from_millis(1), None);
-        CLASSES.map(|class| lane.tried(Stage::Deliver, Duration::from_millis(1), Some(class)));
-        CLASSES.map(|class| lane.tried(Stage::Transform, Duration::from_millis(1), Some(class)));
+        CLASSES
+            .into_iter()
+            .for_each(|class| lane.tried(Stage::Deliver, Duration::from_millis(1), Some(class)));
+        CLASSES
+            .into_iter()
+            .for_each(|class| lane.tried(Stage::Transform, Duration::from_millis(1), Some(class)));
         let now = Report { rows: 5, reading_ms: 3, ..Report::default() };
         metrics.run_moved(&table, &Report::default(), &now);
         metrics.run_completed(&table);

@@ -186,14 +186,13 @@ impl Observer {
 
 impl Pump {
     /// Beats, and looks at itself when it is time.
-    pub(super) fn observe(&mut self, connection: &mut Connection) {
+    pub(super) fn observe(&mut self, connection: &Connection) {
         self.observer.beat();
         let pause = if self.observer.news { SOON } else { INTERVAL };
         if self.observer.last.is_some_and(|last| last.elapsed() < pause) {
             return;
         }
         (self.observer.last, self.observer.news) = (Some(Instant::now()), false);
-        self.observer.metrics.received(std::mem::take(&mut connection.received));
         self.branch.count(&self.machine);
         let accepted = self.ledger.confirmable(self.machine.confirmable());
         let survey = Survey {

@@ -181,3 +181,60 @@ async fn c098_an_ending_host_says_so_and_is_alive() {
     let status = scene.host.wait_exit(Duration::from_secs(15)).unwrap();
     assert_eq!(status.code(), Some(0), "{}", scene.host.log_tail());
 }
+
+/// Half of a link: the leader's session is there, and says nothing any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn c057_a_session_that_falls_silent_is_noticed() {
+    let mut scene = Scene::new(20, 1).await;
+    scene.config(&format!("{TO_SQLITE}{LISTEN}"));
+    scene.plugin("product-search", &products());
+    scene.host.start().unwrap();
+    let web = Web::of(&mut scene.host, 0).await;
+    web.wait("/readyz", 200, "leads and streams").await;
+    let leader = "select pid::text from pg_locks where locktype = 'advisory' and granted and database =
+        (select oid from pg_database where datname = current_database())";
+    let pid = scene.text(leader).await;
+    let signal = |name: &str| {
+        let sent = std::process::Command::new("kill").args([name, &pid]).status().unwrap();
+        assert!(sent.success());
+    };
+    signal("-STOP");
+    let ready = web.ask_until("/readyz", "did not answer within 10 s", "/livez").await;
+    signal("-CONT");
+    ready.unwrap();
+    web.wait("/readyz", 200, "leads and streams").await;
+    let health = web.health().await;
+    assert!(health["last_error"]["message"].as_str().unwrap().contains("did not answer"), "{health}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c100_a_slot_that_keeps_half_of_what_is_allowed_is_told() {
+    let options = ClusterOptions::new().setting("max_slot_wal_keep_size", "64MB");
+    let cluster = Cluster::start(options).unwrap();
+    let database = cluster.create_database().await.unwrap();
+    let client = database.connect().await.unwrap();
+    shop::create(&client, Size { products: 20, orders: 1, customers: 1 }).await.unwrap();
+    let mut scene = Scene { host: Host::new(BINARY).unwrap(), database, client };
+    let receiver = Receiver::start(|_, number| Reply::status(if number == 0 { 200 } else { 500 })).await;
+    scene.config(&format!("[sink.out]\nkind = \"http\"\nurl = \"{}\"\n{LISTEN}", receiver.url("/hook")));
+    scene.plugin("product-search", &products());
+    scene.host.start().unwrap();
+    let web = Web::of(&mut scene.host, 0).await;
+    let before =
+        web.wait_metrics("the slot", |metrics| metrics.get("slot_remaining_bytes", &[]).is_some()).await;
+    assert_eq!(before.value("slot_wal_status", &[("status", "reserved")]), 1.0);
+    // The mapping fails from now on, and the server writes on.
+    scene.client.batch_execute("update public.products set stock = 2 where id = 2").await.unwrap();
+    web.wait("/healthz", 200, "\"degraded\"").await;
+    let from = scene.host.log_length();
+    let write =
+        "select pg_logical_emit_message(false, 'other', repeat('x', 1000000)) from generate_series(1, 40)";
+    scene.client.batch_execute(write).await.unwrap();
+    scene.host.wait_log(from, "the slot keeps half of the WAL", SOON).await.unwrap();
+    let reasons = web.health().await["reasons"].to_string();
+    assert!(reasons.contains("bytes of WAL for the slot"), "{reasons}");
+    let after = web.metrics().await;
+    assert!(after.value("slot_retained_bytes", &[]) >= 40e6, "{after:#?}");
+    assert!(after.value("slot_remaining_bytes", &[]) < before.value("slot_remaining_bytes", &[]) - 30e6);
+    assert!(after.value("lag_bytes", &[]) >= 40e6);
+}

@@ -1,4 +1,5 @@
 //! A client for one request a connection, and a reader of OpenMetrics text that takes nothing that is not sound.
+#![allow(unreachable_pub, reason = "a part of the test binary")]
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -79,6 +80,17 @@ impl Web {
         });
         waited.await.unwrap_or_else(|error| panic!("{error:#}; it was: {last}"));
         right.unwrap()
+    }
+
+    /// Waits until a path answers with 503 and `text`, while another never answers with anything but 200.
+    pub async fn ask_until(self, path: &str, text: &str, other: &str) -> anyhow::Result<()> {
+        wait_until(&format!("{path} to tell {text:?}"), SOON, async || {
+            let always = self.ask("GET", other).await?;
+            assert_eq!(always.status, 200, "{other}: {}", always.body);
+            let answer = self.ask("GET", path).await?;
+            Ok(answer.status == 503 && answer.body.contains(text))
+        })
+        .await
     }
 
     /// Waits until the metrics are as wanted; gives them.

@@ -66,11 +66,11 @@ impl Display for Page<'_> {
             &shape.backfills,
             run,
         )?;
-        write!(
+        writeln!(
             f,
             "<h2>More</h2><p><a href=\"/api/status\">status</a>, <a href=\"/healthz\">health</a>, \
              <a href=\"/metrics\">metrics</a>, <a href=\"/readyz\">ready</a>, <a href=\"/livez\">alive</a></p>\
-             <p>Anabranch {}</p></body></html>\n",
+             <p>Anabranch {}</p></body></html>",
             Escaped(shape.version)
         )
     }
