@@ -195,6 +195,7 @@ async fn status_shows_what_is_stored() {
             "publication": "shop_pub", "system_identifier": "7", "timeline": 1,
             "confirmed_lsn": "16/10", "term": 3
         },
+        "suspended": null,
         "slot": null,
         "mappings": [{
             "name": "m", "entity": "public.products", "transform": "p", "version": "1.4.0 (2)",

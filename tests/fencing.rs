@@ -52,12 +52,8 @@ async fn c063_a_leader_that_was_asleep_neither_writes_nor_delivers() {
 
     scene.host.signal("STOP").unwrap();
     let stopped = Instant::now();
-    let (leader, state, stream) =
-        (sessions(&scene, "leader").await, sessions(&scene, "state").await, sessions(&scene, "stream").await);
-    let before = deliveries(&receiver, "/first");
-    let locked = "select pid from pg_locks where locktype = 'advisory' and granted and pid = any($1)
-        and database = (select oid from pg_database where datname = current_database())";
-    let lock: i32 = scene.client.query_one(locked, &[&leader]).await.unwrap().get(0);
+    let (state, stream) = (sessions(&scene, "state").await, sessions(&scene, "stream").await);
+    let lock = scene.leader().await.unwrap();
     scene.client.execute("select pg_terminate_backend($1)", &[&lock]).await.unwrap();
     second.wait_log(0, "streaming", Duration::from_secs(30)).await.unwrap();
     wait_until("the second to deliver", SOON, async || Ok(deliveries(&receiver, "/second") > 0))
@@ -71,6 +67,7 @@ async fn c063_a_leader_that_was_asleep_neither_writes_nor_delivers() {
         .await
         .unwrap();
 
+    let before = deliveries(&receiver, "/first");
     let from = scene.host.log_length();
     scene.host.signal("CONT").unwrap();
     scene.host.wait_log(from, "the term ended", SOON).await.unwrap();

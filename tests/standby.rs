@@ -24,12 +24,6 @@ async fn pair() -> (Scene, Host) {
     (scene, standby)
 }
 
-async fn leader(scene: &Scene) -> Option<i32> {
-    let query = "select pid from pg_locks where locktype = 'advisory' and granted and database =
-        (select oid from pg_database where datname = current_database())";
-    scene.client.query_opt(query, &[]).await.unwrap().map(|row| row.get(0))
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn c063_the_standby_takes_over_when_the_leader_is_killed() {
     let (mut scene, mut standby) = pair().await;
@@ -45,7 +39,7 @@ async fn c063_the_standby_takes_over_when_the_leader_is_killed() {
 async fn c063_a_leader_that_was_asleep_finds_that_it_leads_no_more() {
     let (mut scene, mut standby) = pair().await;
     let from = scene.host.log_length();
-    let old = leader(&scene).await.unwrap();
+    let old = scene.leader().await.unwrap();
     scene.host.signal("STOP").unwrap();
     scene.text(&format!("select pg_terminate_backend({old})::text")).await;
     scene.client.batch_execute("update public.products set name = 'Asleep' where id % 3 = 0").await.unwrap();
@@ -54,7 +48,7 @@ async fn c063_a_leader_that_was_asleep_finds_that_it_leads_no_more() {
     scene.streaming().await;
     scene.settled(PRODUCT_DOCUMENTS, "products").await;
     let pid = scene.slot("active_pid").await;
-    let new = leader(&scene).await;
+    let new = scene.leader().await;
     assert!(new.is_some_and(|new| new != old));
 
     scene.host.signal("CONT").unwrap();
@@ -63,7 +57,7 @@ async fn c063_a_leader_that_was_asleep_finds_that_it_leads_no_more() {
     scene.client.batch_execute("update public.products set name = 'Awake' where id % 5 = 0").await.unwrap();
     scene.settled(PRODUCT_DOCUMENTS, "products").await;
     assert_eq!(
-        (scene.slot("active_pid").await, leader(&scene).await),
+        (scene.slot("active_pid").await, scene.leader().await),
         (pid, new),
         "the standby still streams"
     );
@@ -72,7 +66,7 @@ async fn c063_a_leader_that_was_asleep_finds_that_it_leads_no_more() {
     // And back again.
     standby.kill().unwrap();
     wait_until("the first to lead again", SOON, async || {
-        Ok(leader(&scene).await.is_some_and(|pid| Some(pid) != new))
+        Ok(scene.leader().await.is_some_and(|pid| Some(pid) != new))
     })
     .await
     .unwrap();

@@ -191,9 +191,7 @@ async fn c057_a_session_that_falls_silent_is_noticed() {
     scene.host.start().unwrap();
     let web = Web::of(&mut scene.host, 0).await;
     web.wait("/readyz", 200, "leads and streams").await;
-    let leader = "select pid::text from pg_locks where locktype = 'advisory' and granted and database =
-        (select oid from pg_database where datname = current_database())";
-    let pid = scene.text(leader).await;
+    let pid = scene.leader().await.unwrap().to_string();
     let signal = |name: &str| {
         let sent = std::process::Command::new("kill").args([name, &pid]).status().unwrap();
         assert!(sent.success());

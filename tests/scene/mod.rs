@@ -4,6 +4,7 @@
 
 use std::{path::Path, time::Duration};
 
+use anabranch::postgres::lock_key;
 use serde_json::Value;
 use testkit::{
     Database, Host,
@@ -111,6 +112,15 @@ impl Scene {
 
     pub async fn text(&self, query: &str) -> String {
         self.client.query_one(query, &[]).await.unwrap().get(0)
+    }
+
+    /// The server process that holds the leader's lock.
+    pub async fn leader(&self) -> Option<i32> {
+        let query = "select pid from pg_locks where locktype = 'advisory' and granted and objsubid = 1
+            and classid::bigint << 32 | objid::bigint = $1 and database =
+            (select oid from pg_database where datname = current_database())";
+        let key = lock_key(&self.database.name);
+        self.client.query_opt(query, &[&key]).await.unwrap().map(|row| row.get(0))
     }
 
     /// Waits until nobody holds anything of the installation: neither the slot nor the leader's lock.
