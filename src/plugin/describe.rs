@@ -96,7 +96,8 @@ pub(super) struct Described {
     pub(super) unknown: Vec<String>,
 }
 
-fn named(name: &str) -> bool {
+/// Whether a text can be a plugin's name.
+pub(super) fn named(name: &str) -> bool {
     let rest = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
     name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.bytes().all(rest)
 }
