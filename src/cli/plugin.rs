@@ -105,14 +105,16 @@ struct BuiltShape {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
-    if let Command::New(arguments) = &arguments.command {
-        return create(context, arguments);
-    }
-    context.start_logs(LogFormat::Text, LogLevel::Info);
     match &arguments.command {
         Command::New(arguments) => create(context, arguments),
-        Command::Build(arguments) => build(context, arguments),
-        Command::Inspect(arguments) => inspect(context, arguments),
+        Command::Build(arguments) => {
+            context.start_logs(LogFormat::Text, LogLevel::Info);
+            build(context, arguments)
+        }
+        Command::Inspect(arguments) => {
+            context.start_logs(LogFormat::Text, LogLevel::Info);
+            inspect(context, arguments)
+        }
     }
 }
 
@@ -161,7 +163,7 @@ fn next(language: Language, name: &str) -> Vec<String> {
         Language::Rust => ("cargo test", &["rustup target add wasm32-unknown-unknown"][..]),
         Language::JavaScript => ("npm test", &[][..]),
         Language::Python => (
-            "python3 -m unittest discover -t . tests",
+            "python3 -m unittest discover tests",
             &["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"][..],
         ),
     };

@@ -38,7 +38,11 @@ pub fn host() -> PluginHost {
 
 pub fn load(host: &PluginHost, place: &str) -> Plugin {
     let path = guests::build(BINARY, &Guest::new(place)).unwrap_or_else(|error| panic!("{error:#}"));
-    host.load_blocking(&path).unwrap_or_else(|error| panic!("{error}"))
+    load_file(host, &path)
+}
+
+pub fn load_file(host: &PluginHost, path: &Path) -> Plugin {
+    host.load_blocking(path).unwrap_or_else(|error| panic!("{error}"))
 }
 
 type Columns = BTreeMap<String, Option<String>>;

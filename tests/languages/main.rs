@@ -7,6 +7,8 @@
 mod documents;
 mod failures;
 mod live;
+mod measure;
+mod projects;
 
 #[allow(dead_code, reason = "shared with the tests of the plugin room")]
 #[path = "../plugin/rows.rs"]

@@ -73,7 +73,10 @@ function rowOf(columns, raw, values, absent) {
     if (absent !== undefined && absent.includes(at)) continue;
     const name = columns[at];
     let value = values[at];
-    if (raw[at] && value !== null) value = rawPart(value);
+    if (raw[at] && value !== null) {
+      if (typeof value !== "string") throw malformed(`the raw column ${name} is no string; the host is too old`);
+      value = rawPart(value);
+    }
     if (name === "__proto__") {
       Object.defineProperty(row, name, { value, enumerable: true, configurable: true, writable: true });
     } else {

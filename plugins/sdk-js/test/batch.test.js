@@ -87,6 +87,12 @@ test("a batch that does not fit fails as a whole", () => {
   failure('{"v":1,"relation":{"columns":["id","note"],"types":["text","text"]},"changes":[["insert","1",[1],null]]}', "batch");
 });
 
+test("a host that does not know raw columns is told", () => {
+  const plugin = transform({ columns: ["data"], raw: ["data"], transform: ({ row }) => row });
+  const request = '{"v":1,"relation":{"columns":["data"],"types":["json"]},"changes":[["insert","1",[{"a":1}],null]]}';
+  assert.throws(() => run(plugin, request), (error) => error.class === "fatal" && /the host is too old/.test(error.message));
+});
+
 test("settings and log lines can be looked at", () => {
   const plugin = transform({ columns: [], transform: () => {
     log.warn(`currency ${config.get("currency")}`);

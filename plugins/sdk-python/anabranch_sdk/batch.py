@@ -55,8 +55,11 @@ def _reader(plugin: Plugin[Any], columns: list[str]) -> _Reader:
             raise _Malformed(f"{len(values)} values for {count} columns")
         for at in raw:
             value = values[at]
-            if value is not None:
-                values[at] = raw_part(value)
+            if value is None:
+                continue
+            if not isinstance(value, str):
+                raise _Malformed(f"the raw column {columns[at]} is no string; the host is too old")
+            values[at] = raw_part(value)
         return values
 
     def as_dict(values: list[Any], absent: list[int] | None) -> dict[str, Any]:

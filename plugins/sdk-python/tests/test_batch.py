@@ -128,6 +128,16 @@ class Batches(unittest.TestCase):
         )
         self.assertEqual(run(plugin, request), b'[{"emit":[{"document":{"id":9007199254740993}}]}]')
 
+    def test_a_host_that_does_not_know_raw_columns_is_told(self):
+        plugin = transform(columns=["data"], raw=["data"])(lambda change: change.row)
+        request = (
+            b'{"v":1,"relation":{"columns":["data"]},"origin":"stream","changes":'
+            b'[["insert","1",[{"a":1}],null,"0/1",0,0,null,{}]]}'
+        )
+        with self.assertRaisesRegex(Failure, "the host is too old") as raised:
+            run(plugin, request)
+        self.assertEqual(raised.exception.failure_class, "fatal")
+
     def test_settings_and_log_lines_can_be_looked_at(self):
         @transform(columns=[])
         def plugin(change):

@@ -128,7 +128,7 @@ fn cache_key(anabranch: &Path, guest: &Guest, language: Language) -> Result<u64>
     ensure_toolchain()?.version()?.hash(&mut hasher);
     hash_sources(&repository().join("plugins"), &mut hasher)?;
     hash_sources(&repository().join("wit"), &mut hasher)?;
-    if !guest.dir.starts_with(repository()) {
+    if !guest.dir.starts_with(repository().join("plugins")) {
         hash_sources(&guest.dir, &mut hasher)?;
     }
     Ok(hasher.finish())
