@@ -269,7 +269,7 @@ mod tests {
         for (manifest, text, words) in [
             ("package.json", "{", "package.json: "),
             ("package.json", r#"{"version":"1.0.0"}"#, "has no `name`"),
-            ("package.json", r#"{"name":"a","version":7}"#, "`version`"),
+            ("package.json", r#"{"name":"a","version":7}"#, "expected a string"),
             ("package.json", r#"{"name":"a","version":"1.0.0","main":"gone.js"}"#, "gone.js"),
             ("pyproject.toml", "[project", "pyproject.toml: "),
             ("pyproject.toml", "", "has no `[project]`"),

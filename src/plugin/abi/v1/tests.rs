@@ -177,9 +177,8 @@ fn a_raw_column_is_a_string_of_its_json() {
         "NULL is not null"
     );
     let one = read(&encode_with(Encoding::Json, &batch, None, &names[4..5]));
-    let whole = read(&encode(Encoding::Json, &batch, None));
     assert_eq!(one["changes"][0][2][4], insert[4]);
-    assert_eq!(one["changes"][0][2][0], whole["changes"][0][2][0], "the others are as ever");
+    assert_eq!(one["changes"][0][2][0], 7, "the others are as ever");
     assert_eq!(Projection::new(&relation(), None, &["colour".to_owned()]), Err("colour".to_owned()));
 }
 
