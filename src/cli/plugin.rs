@@ -1,4 +1,4 @@
-//! `plugin build` and `plugin inspect`.
+//! `plugin new`, `plugin build` and `plugin inspect`.
 
 use std::path::PathBuf;
 
@@ -6,14 +6,16 @@ use serde::Serialize;
 
 use crate::{
     config::{LogFormat, LogLevel},
-    model::PluginKind,
+    model::{EntityName, PluginKind, Relation},
     plugin::{
         HostSettings, Inspection, PluginHost,
-        build::{self, BuildOptions, Built},
+        build::{self, BuildOptions, Built, Language},
+        new::{self, NewProject},
     },
+    postgres::{Catalog, ConnectSettings, Purpose},
 };
 
-use super::{Context, Exit, output};
+use super::{Context, Exit, UsageError, output, source::SourceArguments};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -23,10 +25,49 @@ pub(super) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Build a component from a Rust project, optimised.
+    /// Make a project to begin with: a transform for a table's columns, its test, and a copy of the SDK.
+    New(NewArguments),
+    /// Build a component from a project in Rust (Cargo.toml), JavaScript (package.json) or Python (pyproject.toml).
     Build(BuildArguments),
     /// Show what a file is, and whether this host can run it.
     Inspect(InspectArguments),
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum LanguageName {
+    Rust,
+    #[value(name = "javascript")]
+    JavaScript,
+    Python,
+}
+
+#[derive(Debug, clap::Args)]
+struct NewArguments {
+    /// The language.
+    #[arg(value_enum, value_name = "LANGUAGE")]
+    language: LanguageName,
+    /// The plugin's name, and that of the folder to make.
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The table that it is for. Its columns are read from the source, if there is a config file or a connection
+    /// string; the sample's stand there otherwise.
+    #[arg(long, value_name = "SCHEMA.TABLE")]
+    table: Option<EntityName>,
+    #[command(flatten)]
+    source: SourceArguments,
+}
+
+/// The JSON shape of `plugin new`.
+#[derive(Debug, Serialize)]
+struct NewShape {
+    folder: String,
+    language: String,
+    table: String,
+    /// Whether the columns are those of the source's table, not the sample's.
+    from_source: bool,
+    files: Vec<String>,
+    /// The commands that come next.
+    next: Vec<String>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -64,11 +105,85 @@ struct BuiltShape {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
-    context.start_logs(LogFormat::Text, LogLevel::Info);
     match &arguments.command {
-        Command::Build(arguments) => build(context, arguments),
-        Command::Inspect(arguments) => inspect(context, arguments),
+        Command::New(arguments) => create(context, arguments),
+        Command::Build(arguments) => {
+            context.start_logs(LogFormat::Text, LogLevel::Info);
+            build(context, arguments)
+        }
+        Command::Inspect(arguments) => {
+            context.start_logs(LogFormat::Text, LogLevel::Info);
+            inspect(context, arguments)
+        }
     }
+}
+
+fn create(context: &Context, arguments: &NewArguments) -> anyhow::Result<Exit> {
+    let language = match arguments.language {
+        LanguageName::Rust => Language::Rust,
+        LanguageName::JavaScript => Language::JavaScript,
+        LanguageName::Python => Language::Python,
+    };
+    let known = arguments.source.is_given() || context.global.config.is_file();
+    let (table, from_source) = match &arguments.table {
+        Some(name) if known => {
+            let (connect, _) = arguments.source.resolve(context)?;
+            (context.block_on(table_of(&connect, name))?, true)
+        }
+        Some(name) => (new::sample_table(name.clone()), false),
+        None => (new::sample_table(EntityName::new("public", "products")), false),
+    };
+    let folder = PathBuf::from(&arguments.name);
+    let project = NewProject { language, name: &arguments.name, folder: &folder, table: &table };
+    let files = new::create(&project)?;
+    let shape = NewShape {
+        folder: folder.display().to_string(),
+        language: language.to_string(),
+        table: table.name.to_string(),
+        from_source,
+        files: files.iter().map(|file| file.display().to_string()).collect(),
+        next: next(language, &arguments.name),
+    };
+    context.output.result(&shape, new_text)?;
+    Ok(Exit::Done)
+}
+
+/// A table as the source has it.
+async fn table_of(connect: &ConnectSettings, name: &EntityName) -> anyhow::Result<Relation> {
+    let client = connect.connect(Purpose::State).await?;
+    // The publication's column list is not asked for: there may be none yet.
+    let mut catalog = Catalog::new("");
+    let tables = catalog.tables(&client, std::slice::from_ref(name)).await?;
+    let table = tables.first().ok_or_else(|| UsageError(format!("the source has no table {name}")))?;
+    Ok(catalog.relation(table))
+}
+
+fn next(language: Language, name: &str) -> Vec<String> {
+    let (tests, tools) = match language {
+        Language::Rust => ("cargo test", &["rustup target add wasm32-unknown-unknown"][..]),
+        Language::JavaScript => ("npm test", &[][..]),
+        Language::Python => (
+            "python3 -m unittest discover tests",
+            &["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"][..],
+        ),
+    };
+    let mut commands = vec![format!("cd {name}")];
+    if language == Language::JavaScript {
+        commands.push("npm install".to_owned());
+    }
+    commands.push(tests.to_owned());
+    commands.extend(tools.iter().map(|&tool| tool.to_owned()));
+    commands.push("anabranch plugin build".to_owned());
+    commands
+}
+
+fn new_text(made: &NewShape) -> String {
+    let columns = if made.from_source { "its own columns" } else { "the sample's columns: mend them" };
+    let mut text = format!("{}: a plugin in {} for {} ({columns})\n", made.folder, made.language, made.table);
+    for command in &made.next {
+        text.push_str(&format!("  {command}\n"));
+    }
+    text
 }
 
 fn build(context: &Context, arguments: &BuildArguments) -> anyhow::Result<Exit> {

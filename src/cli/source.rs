@@ -24,6 +24,11 @@ fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
 }
 
 impl SourceArguments {
+    /// Whether a connection string is given, so that no config file is needed.
+    pub(super) fn is_given(&self) -> bool {
+        self.url.is_some()
+    }
+
     /// How to connect, and the installation's name. Logging is started.
     pub(super) fn resolve(&self, context: &Context) -> anyhow::Result<(ConnectSettings, String)> {
         let (connect, slot) = match &self.url {

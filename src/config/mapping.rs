@@ -337,6 +337,7 @@ mod tests {
 
     fn describe(name: &str, tables: &[&str], destination: Option<&str>) -> Description {
         Description {
+            raw: vec![],
             name: name.to_owned(),
             version: semver::Version::new(1, 4, 0),
             kind: PluginKind::Transform,

@@ -36,6 +36,8 @@ pub struct Description {
     pub tables: Vec<String>,
     /// The columns it reads; none means all.
     pub columns: Option<Vec<String>>,
+    /// Columns whose values come as JSON text within a string; only with batches in JSON.
+    pub raw: Vec<String>,
     /// Where its documents land unless the mapping says otherwise.
     pub destination: Option<String>,
     /// Whether deletes come to it; otherwise the host deletes by document id.

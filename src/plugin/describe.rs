@@ -39,6 +39,9 @@ pub enum DescribeError {
     /// The same column twice.
     #[error("it declares the column `{0}` twice")]
     Column(String),
+    /// Raw columns that there cannot be.
+    #[error("it declares `raw` columns, {0}")]
+    Raw(String),
     /// Ids of its own, but no deletes.
     #[error(
         "it has `names_ids` without `wants_deletes`: who names ids must be able to name them for deletes too"
@@ -69,6 +72,8 @@ struct Raw {
     #[serde(default)]
     columns: Option<Vec<String>>,
     #[serde(default)]
+    raw: Vec<String>,
+    #[serde(default)]
     destination: Option<String>,
     #[serde(default)]
     wants_deletes: bool,
@@ -91,9 +96,21 @@ pub(super) struct Described {
     pub(super) unknown: Vec<String>,
 }
 
-fn named(name: &str) -> bool {
+/// Whether a text can be a plugin's name.
+pub(super) fn named(name: &str) -> bool {
     let rest = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'_';
     name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_lowercase()) && name.bytes().all(rest)
+}
+
+fn check_raw(raw: &[String], encoding: Encoding, columns: Option<&[String]>) -> Result<(), DescribeError> {
+    if !raw.is_empty() && encoding != Encoding::Json {
+        return Err(DescribeError::Raw("which only batches in JSON have".to_owned()));
+    }
+    let Some(columns) = columns else { return Ok(()) };
+    match raw.iter().find(|name| !columns.contains(name)) {
+        Some(name) => Err(DescribeError::Raw(format!("of which `{name}` is not in `columns`"))),
+        None => Ok(()),
+    }
 }
 
 /// Reads and checks a description.
@@ -116,6 +133,7 @@ pub(super) fn parse(text: &str) -> Result<Described, DescribeError> {
         debug_assert!(at > 0);
         return Err(DescribeError::Column(twice.clone()));
     }
+    check_raw(&raw.raw, raw.encoding, raw.columns.as_deref())?;
     if raw.names_ids && !raw.wants_deletes {
         return Err(DescribeError::NamesIds);
     }
@@ -129,6 +147,7 @@ pub(super) fn parse(text: &str) -> Result<Described, DescribeError> {
         encoding: raw.encoding,
         tables: raw.tables,
         columns: raw.columns,
+        raw: raw.raw,
         destination: raw.destination,
         wants_deletes: raw.wants_deletes,
         names_ids: raw.names_ids,
@@ -155,6 +174,7 @@ mod tests {
             encoding: Encoding::Json,
             tables: vec![],
             columns: None,
+            raw: vec![],
             destination: None,
             wants_deletes: false,
             names_ids: false,
@@ -195,6 +215,9 @@ mod tests {
             |more: &str| parse(&format!(r#"{{"name":"a","version":"1.0.0","kind":"transform"{more}}}"#));
         assert!(matches!(with(r#","tables":["a.b.c"]"#), Err(DescribeError::Table(_))));
         assert!(matches!(with(r#","columns":["x","y","x"]"#), Err(DescribeError::Column(_))));
+        assert!(matches!(with(r#","encoding":"msgpack","raw":["x"]"#), Err(DescribeError::Raw(_))));
+        assert!(matches!(with(r#","columns":["x"],"raw":["y"]"#), Err(DescribeError::Raw(_))));
+        assert!(with(r#","columns":["x"],"raw":["x"]"#).is_ok() && with(r#","raw":["x"]"#).is_ok());
         assert!(matches!(with(r#","names_ids":true"#), Err(DescribeError::NamesIds)));
         assert!(matches!(with(r#","encoding":"cbor""#), Err(DescribeError::Shape(_))));
         assert!(matches!(parse(&"x".repeat(DESCRIBE_LIMIT + 1)), Err(DescribeError::TooLarge(_))));

@@ -49,6 +49,8 @@ pub struct Described {
     pub tables: Vec<String>,
     /// The columns that it reads; none means all.
     pub columns: Option<Vec<String>>,
+    /// The columns that come as JSON text within a string.
+    pub raw: Vec<String>,
     /// Where its documents land.
     pub destination: Option<String>,
     /// Whether deletes come to it.
@@ -107,7 +109,7 @@ impl PluginHost {
             }
         };
         drop(component);
-        let Description { name, version, encoding, tables, columns, .. } = described.description.clone();
+        let Description { name, version, encoding, tables, columns, raw, .. } = described.description.clone();
         let Description { destination, wants_deletes, names_ids, depends_on, .. } = described.description;
         inspection.loadable = shape.kind == PluginKind::Transform;
         inspection.verdict = match shape.kind {
@@ -120,6 +122,7 @@ impl PluginHost {
             encoding,
             tables,
             columns,
+            raw,
             destination,
             wants_deletes,
             names_ids,

@@ -24,6 +24,7 @@ mod inspect;
 mod json;
 mod limits;
 mod load;
+pub mod new;
 mod pool;
 mod transform;
 pub mod watch;

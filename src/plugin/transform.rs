@@ -227,11 +227,12 @@ impl Transform {
         {
             return Ok(Arc::clone(projection));
         }
-        let declared = self.plugin.description().columns.as_deref();
-        let projection = Projection::new(relation, declared).map_err(|column| {
-            let names: Vec<_> = relation.columns.iter().map(|column| column.name.as_str()).collect();
-            FaultKind::MissingColumn { column, table: names.join(", ") }
-        })?;
+        let description = self.plugin.description();
+        let projection = Projection::new(relation, description.columns.as_deref(), &description.raw)
+            .map_err(|column| {
+                let names: Vec<_> = relation.columns.iter().map(|column| column.name.as_str()).collect();
+                FaultKind::MissingColumn { column, table: names.join(", ") }
+            })?;
         let projection = Arc::new(projection);
         *known = Some((Arc::clone(relation), Arc::clone(&projection)));
         Ok(projection)

@@ -9,6 +9,7 @@
 
 mod bench;
 mod demo;
+mod languages;
 mod lint;
 mod setup;
 mod steps;

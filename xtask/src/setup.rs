@@ -2,10 +2,10 @@
 
 use std::env;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use testkit::guests::{self, Guest, ensure_toolchain};
+use testkit::guests::{self, Guest, Language, ensure_toolchain, language_tools};
 use testkit::paths::{repository, target_dir};
 use testkit::postgres::Binaries;
 
@@ -15,6 +15,12 @@ use crate::steps::{cargo, pass_through};
 pub(crate) fn toolchain() -> Result<String> {
     let toolchain = ensure_toolchain()?;
     Ok(format!("{}: {}", toolchain.version()?, toolchain.describe()))
+}
+
+/// Finds the tools of a language of guests, and installs what the repository pins.
+pub(crate) fn language(language: Language) -> Result<String> {
+    let tools = language_tools(language)?;
+    Ok(tools.map_or_else(|| "LEFT OUT, with every test that needs it".to_owned(), |tools| tools.description))
 }
 
 /// Finds or installs a Postgres server.
@@ -43,12 +49,26 @@ pub(crate) fn guests(anabranch: &PathBuf) -> Result<String> {
     let mut directories = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     directories.sort();
     for directory in directories {
-        let manifest = fs::read_to_string(directory.join("Cargo.toml")).unwrap_or_default();
-        // The SDK is no guest, and what is not published are fixtures, built by the tests that use them.
-        if manifest.contains("\"cdylib\"") && !manifest.contains("publish = false") {
+        if is_guest(&directory)? {
             guests::build(anabranch, &Guest::new(&directory))?;
             built.extend(directory.file_name().map(|name| name.to_string_lossy().into_owned()));
         }
     }
     Ok(built.join(", "))
+}
+
+/// Whether a folder has a guest that this machine can build. SDKs are none, and what is not published are fixtures,
+/// built by the tests that use them.
+fn is_guest(directory: &Path) -> Result<bool> {
+    let Some(language) = Language::of(directory) else { return Ok(false) };
+    let holds = |file: &str, mark: &str| {
+        fs::read_to_string(directory.join(file)).is_ok_and(|manifest| manifest.contains(mark))
+    };
+    Ok(match language {
+        Language::Rust => holds("Cargo.toml", "\"cdylib\"") && !holds("Cargo.toml", "publish = false"),
+        Language::JavaScript => holds("package.json", "\"main\"") && language_tools(language)?.is_some(),
+        Language::Python => {
+            holds("pyproject.toml", "[tool.anabranch]") && language_tools(language)?.is_some()
+        }
+    })
 }

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use testkit::guests::Language;
 
 use crate::steps::{GUESTS, Steps, cargo, test};
-use crate::{lint, setup};
+use crate::{languages, lint, setup};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -23,6 +24,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         lint::formatting(&mut steps);
     }
     let mut host = None;
+    for (name, language) in [
+        ("Node for guests in JavaScript", Language::JavaScript),
+        ("Python for guests in Python", Language::Python),
+    ] {
+        steps.step(name, || setup::language(language));
+    }
     // Without these nothing else can succeed.
     let ready = steps.step("a Rust for guests", setup::toolchain)
         && steps.step("a Postgres server", setup::postgres)
@@ -43,6 +50,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         test(cargo(&["test", "--workspace", "--no-fail-fast", "--manifest-path", GUESTS]).args(filter))
     });
     if whole {
+        for (name, language) in
+            [("JavaScript's own tests", Language::JavaScript), ("Python's own tests", Language::Python)]
+        {
+            steps.step(name, || languages::test(language));
+        }
         lint::clippy(&mut steps);
         lint::documentation(&mut steps);
         lint::dependencies(&mut steps);

@@ -10,7 +10,7 @@ pub struct Product<'a> {
     description: Option<&'a str>,
     price: &'a str,
     active: bool,
-    tags: Option<Vec<&'a str>>,
+    tags: Option<Vec<Option<&'a str>>>,
     attributes: Option<RawJson<'a>>,
 }
 
@@ -21,7 +21,7 @@ pub struct SearchDocument<'a> {
     text: &'a str,
     /// The digits as Postgres keeps them; null for a price that is not a number.
     price: Option<RawJson<'a>>,
-    tags: Vec<&'a str>,
+    tags: Vec<Option<&'a str>>,
     attributes: Option<RawJson<'a>>,
 }
 

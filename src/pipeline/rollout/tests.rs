@@ -98,6 +98,7 @@ fn other_bytes_count_as_a_bump_under_dev_and_with_a_manual_bump() {
 #[test]
 fn other_inputs_of_the_same_version_are_refused() {
     let description = Description {
+        raw: vec![],
         name: "p".into(),
         version: semver::Version::new(1, 4, 0),
         kind: crate::model::PluginKind::Transform,

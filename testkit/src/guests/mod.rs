@@ -1,7 +1,8 @@
-//! Guests built from source: a Rust that can compile to WebAssembly ([`ensure_toolchain`]), and components
-//! built once for all tests ([`build`]).
+//! Guests built from source: what compiles them (a Rust for WebAssembly: [`ensure_toolchain`]; tools for
+//! JavaScript and Python: [`language_tools`]), and components built once for all tests ([`build`]).
 
 mod debian;
+mod languages;
 mod toolchain;
 
 use std::collections::hash_map::DefaultHasher;
@@ -10,8 +11,9 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+pub use languages::{Language, Tools, language_tools};
 pub use toolchain::{Toolchain, ensure_toolchain};
 
 use crate::command::{FileLock, run};
@@ -26,7 +28,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// The crate in `dir`, relative to the repository (`plugins/product-search`) or absolute.
+    /// The project in `dir`, relative to the repository (`plugins/product-search`) or absolute.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         Self { dir: repository().join(dir.into()), ..Self::default() }
     }
@@ -44,6 +46,10 @@ impl Guest {
         self
     }
 
+    fn language(&self) -> Result<Language> {
+        Language::of(&self.dir).with_context(|| format!("{} is no project of a guest", self.dir.display()))
+    }
+
     fn name(&self) -> Result<&str> {
         let name = self.dir.file_name().and_then(|name| name.to_str());
         name.with_context(|| format!("{} has no name", self.dir.display()))
@@ -56,10 +62,8 @@ impl Guest {
 pub fn build(anabranch: impl AsRef<Path>, guest: &Guest) -> Result<PathBuf> {
     let anabranch = anabranch.as_ref();
     let name = guest.name()?;
-    if !guest.dir.join("Cargo.toml").is_file() {
-        bail!("{} is no crate", guest.dir.display());
-    }
-    let key = cache_key(anabranch, guest)?;
+    let language = guest.language()?;
+    let key = cache_key(anabranch, guest, language)?;
     let version = guest.version.as_deref().unwrap_or("own");
     let built = target_dir().join("guests/built").join(format!("{name}-{version}-{key:016x}.wasm"));
     if built.is_file() {
@@ -81,7 +85,10 @@ pub fn build(anabranch: impl AsRef<Path>, guest: &Guest) -> Result<PathBuf> {
         Some(version) => command.env("ANABRANCH_PLUGIN_VERSION", version),
         None => command.env_remove("ANABRANCH_PLUGIN_VERSION"),
     };
-    ensure_toolchain()?.apply(&mut command);
+    match language {
+        Language::Rust => ensure_toolchain()?.apply(&mut command),
+        _ => languages::require(language)?.apply(&mut command),
+    }
     run(&mut command).with_context(|| format!("cannot build the guest {name}"))?;
     fs::rename(&unfinished, &built)
         .with_context(|| format!("`plugin build` left no {}", unfinished.display()))?;
@@ -100,36 +107,54 @@ pub fn install(built: &Path, plugins: &Path, name: &str) -> Result<PathBuf> {
     Ok(place)
 }
 
+/// Folders of what is made, not written.
+const MADE: [&str; 5] = ["target", "node_modules", "dist", "__pycache__", ".venv"];
+
 /// Everything that the component depends on: the request, the sources of the guests and the interface, the
-/// builder, the toolchain's version.
-fn cache_key(anabranch: &Path, guest: &Guest) -> Result<u64> {
+/// builder, the toolchain's version. Of the slow languages nothing else, so that a new host does not build them again.
+fn cache_key(anabranch: &Path, guest: &Guest, language: Language) -> Result<u64> {
     let mut hasher = DefaultHasher::new();
     guest.hash(&mut hasher);
+    if language != Language::Rust {
+        for part in ["wit/v1", "src/plugin/build"].iter().chain(languages::sources(language)) {
+            hash_sources(&repository().join(part), &mut hasher)?;
+        }
+        hash_sources(&guest.dir, &mut hasher)?;
+        return Ok(hasher.finish());
+    }
     let builder =
         fs::metadata(anabranch).with_context(|| format!("no builder at {}", anabranch.display()))?;
     (builder.len(), builder.modified()?).hash(&mut hasher);
     ensure_toolchain()?.version()?.hash(&mut hasher);
     hash_sources(&repository().join("plugins"), &mut hasher)?;
     hash_sources(&repository().join("wit"), &mut hasher)?;
-    if !guest.dir.starts_with(repository()) {
+    if !guest.dir.starts_with(repository().join("plugins")) {
         hash_sources(&guest.dir, &mut hasher)?;
     }
     Ok(hasher.finish())
 }
 
 fn hash_sources(dir: &Path, hasher: &mut DefaultHasher) -> Result<()> {
+    if dir.is_file() {
+        return hash_file(dir, hasher);
+    }
     let entries = fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
     let mut paths = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
     paths.sort();
     for path in paths {
         if path.is_dir() {
-            if !path.ends_with("target") && !path.ends_with("node_modules") {
+            if !MADE.iter().any(|made| path.ends_with(made)) {
                 hash_sources(&path, hasher)?;
             }
             continue;
         }
-        path.hash(hasher);
-        fs::read(&path)?.hash(hasher);
+        hash_file(&path, hasher)?;
     }
+    Ok(())
+}
+
+fn hash_file(path: &Path, hasher: &mut DefaultHasher) -> Result<()> {
+    path.hash(hasher);
+    fs::read(path)?.hash(hasher);
     Ok(())
 }

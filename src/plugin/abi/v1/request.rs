@@ -10,19 +10,25 @@ use crate::{
 pub(in crate::plugin) struct Projection {
     /// Positions in the relation, in the order in which they are sent.
     pub(in crate::plugin) columns: Vec<usize>,
+    /// Indexes into `columns` of those that come as JSON text within a string; none in MessagePack.
+    raw: Vec<usize>,
 }
 
 impl Projection {
     /// Finds the declared columns; all, where none are declared. The error is the name that is missing.
-    pub(in crate::plugin) fn new(relation: &Relation, declared: Option<&[String]>) -> Result<Self, String> {
-        let columns = match declared {
+    pub(in crate::plugin) fn new(
+        relation: &Relation,
+        declared: Option<&[String]>,
+        raw: &[String],
+    ) -> Result<Self, String> {
+        let position = |name: &String| relation.column(name).ok_or_else(|| name.clone());
+        let columns: Vec<_> = match declared {
             None => (0..relation.columns.len()).collect(),
-            Some(names) => names
-                .iter()
-                .map(|name| relation.column(name).ok_or_else(|| name.clone()))
-                .collect::<Result<_, _>>()?,
+            Some(names) => names.iter().map(position).collect::<Result<_, _>>()?,
         };
-        Ok(Self { columns })
+        let raw: Vec<_> = raw.iter().map(position).collect::<Result<_, _>>()?;
+        let raw = (0..columns.len()).filter(|&index| raw.contains(&columns[index])).collect();
+        Ok(Self { columns, raw })
     }
 }
 
@@ -37,6 +43,11 @@ trait Envelope: Encoder {
     /// Opens a list whose length is told at its end; gives the mark.
     fn open(&mut self) -> usize;
     fn close(&mut self, mark: usize, count: u32);
+
+    /// Where the next value will begin.
+    fn mark(&self) -> usize;
+    /// Makes a string of the value that was written since a mark.
+    fn make_string(&mut self, mark: usize);
 
     fn key(&mut self, index: usize, key: &str) {
         self.next(index);
@@ -109,6 +120,15 @@ impl Envelope for JsonEncoder<'_> {
     fn close(&mut self, _mark: usize, _count: u32) {
         self.out.push(b']');
     }
+
+    fn mark(&self) -> usize {
+        self.out.len()
+    }
+
+    fn make_string(&mut self, mark: usize) {
+        let value = self.out.split_off(mark);
+        self.string(&String::from_utf8_lossy(&value));
+    }
 }
 
 impl Envelope for MsgpackEncoder<'_> {
@@ -147,6 +167,13 @@ impl Envelope for MsgpackEncoder<'_> {
     fn close(&mut self, mark: usize, count: u32) {
         self.out[mark - 4..mark].copy_from_slice(&count.to_be_bytes());
     }
+
+    fn mark(&self) -> usize {
+        self.out.len()
+    }
+
+    /// Values are exact as they are; a description with `raw` columns and this encoding is refused.
+    fn make_string(&mut self, _mark: usize) {}
 }
 
 /// A change that could not be written: which column, and why.
@@ -331,11 +358,15 @@ fn push_row<E: Envelope>(
         match row.cells.get(at) {
             Some(&Cell::Text { start, len }) => {
                 let column = &relation.columns[at];
+                let mark = out.mark();
                 let encoded = match whole.and_then(|whole| whole.cell(start, len)) {
                     Some(text) => encode_str(&column.value_type, text, out),
                     None => encode_value(&column.value_type, row.slice(start, len), out),
                 };
                 encoded.map_err(|error| Unsendable { column: column.name.clone(), error })?;
+                if projection.raw.contains(&index) {
+                    out.make_string(mark);
+                }
             }
             Some(Cell::Null) => out.null(),
             Some(Cell::Unchanged | Cell::Unknown) | None => {

@@ -99,7 +99,16 @@ fn golden_batch() -> ChangeBatch {
 }
 
 fn encode(encoding: Encoding, batch: &ChangeBatch, declared: Option<&[String]>) -> Vec<u8> {
-    let projection = Projection::new(&batch.relations[0], declared).unwrap();
+    encode_with(encoding, batch, declared, &[])
+}
+
+fn encode_with(
+    encoding: Encoding,
+    batch: &ChangeBatch,
+    declared: Option<&[String]>,
+    raw: &[String],
+) -> Vec<u8> {
+    let projection = Projection::new(&batch.relations[0], declared, raw).unwrap();
     let (mut out, mut id) = (vec![1, 2, 3], Vec::new());
     let mut request =
         Request::begin(encoding, &batch.relations[0], &projection, batch.origin, &mut out, &mut id);
@@ -150,9 +159,33 @@ fn c014_null_empty_and_absent_are_three_things() {
 }
 
 #[test]
+fn a_raw_column_is_a_string_of_its_json() {
+    let batch = golden_batch();
+    let columns = &batch.relations[0].columns;
+    let names: Vec<_> = columns.iter().map(|column| column.name.clone()).collect();
+    let read = |bytes: &[u8]| serde_json::from_slice::<serde_json::Value>(bytes).unwrap();
+    let raw = read(&encode_with(Encoding::Json, &batch, None, &names));
+    let insert = raw["changes"][0][2].as_array().unwrap();
+    assert_eq!(insert[0], "7", "digits");
+    assert_eq!(insert[1], "\"Kettle \\\"Uno\\\"\"", "a text is a JSON string in a string");
+    assert_eq!(insert[4], "{\"a\": 1.50,\n \"b\": \"\\ud800\"}", "json as it is");
+    assert_eq!(insert[6], "[\"a\",null,\"b c\"]");
+    let update = raw["changes"][1][2].as_array().unwrap();
+    assert_eq!(
+        (&update[3], &update[4]),
+        (&serde_json::Value::Null, &serde_json::json!("null")),
+        "NULL is not null"
+    );
+    let one = read(&encode_with(Encoding::Json, &batch, None, &names[4..5]));
+    assert_eq!(one["changes"][0][2][4], insert[4]);
+    assert_eq!(one["changes"][0][2][0], 7, "the others are as ever");
+    assert_eq!(Projection::new(&relation(), None, &["colour".to_owned()]), Err("colour".to_owned()));
+}
+
+#[test]
 fn a_missing_column_is_named() {
     let declared = ["id".to_owned(), "colour".to_owned()];
-    assert_eq!(Projection::new(&relation(), Some(&declared)), Err("colour".to_owned()));
+    assert_eq!(Projection::new(&relation(), Some(&declared), &[]), Err("colour".to_owned()));
 }
 
 #[test]
@@ -161,7 +194,7 @@ fn a_value_that_cannot_be_read_leaves_the_request_as_it_was() {
     let Cell::Text { start, .. } = batch.cells[0] else { unreachable!() };
     batch.bytes[start as usize] = b'x';
     for (encoding, _) in BOTH {
-        let projection = Projection::new(&batch.relations[0], None).unwrap();
+        let projection = Projection::new(&batch.relations[0], None, &[]).unwrap();
         let (mut out, mut id) = (Vec::new(), Vec::new());
         let mut request =
             Request::begin(encoding, &batch.relations[0], &projection, batch.origin, &mut out, &mut id);

@@ -1,133 +1,34 @@
-//! `plugin build`: from a Rust project to a component.
+//! Rust: cargo links for wasm32-unknown-unknown, and what comes out becomes a component.
 //!
-//! Cargo links for wasm32-unknown-unknown; what comes out (a core module with the interface in a custom section,
-//! or a component where the linker is `wasm-component-ld`) becomes a component, is judged as at load, and is
-//! written by rename. Blocks; honours `RUSTC` and all of cargo's own settings.
+//! That is a core module with the interface in a custom section, or a component where the linker is
+//! `wasm-component-ld`. Honours `RUSTC` and all of cargo's own settings.
 
 use std::{
     env,
     ffi::OsString,
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use serde::Deserialize;
 
-use super::artifact::{Refusal, Shape, judge};
+use super::{BuildError, BuildOptions, Made};
+use crate::plugin::artifact::{Refusal, judge};
 
 const TARGET: &str = "wasm32-unknown-unknown";
+/// What to do where cargo or rustc is missing.
+const INSTALL: &str = "install Rust from https://rustup.rs";
 
-/// What to build.
-#[derive(Clone, Debug, Default)]
-pub struct BuildOptions {
-    /// The project's folder: that of its Cargo.toml.
-    pub project: PathBuf,
-    /// The file to write (it ends with `.wasm`), or the folder to write `<name>.wasm` to; `dist` in the
-    /// project's folder if none.
-    pub output: Option<PathBuf>,
-    /// Cargo features to build with.
-    pub features: Vec<String>,
-    /// Settings of the environment for cargo, beside this process's own.
-    pub environment: Vec<(String, OsString)>,
-}
-
-/// A component was built.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Built {
-    /// Where it is.
-    pub path: PathBuf,
-    /// Its size in bytes.
-    pub size: usize,
-    /// What its names say of it.
-    pub shape: Shape,
-}
-
-/// A component could not be built.
-#[derive(Debug, thiserror::Error)]
-pub enum BuildError {
-    /// No project.
-    #[error("{} has no Cargo.toml; give the folder of a plugin's Rust project", .0.display())]
-    NoProject(PathBuf),
-    /// A program is missing.
-    #[error("`{program}` cannot be run: {problem}; install Rust from https://rustup.rs")]
-    Program {
-        /// The program.
-        program: String,
-        /// What is wrong.
-        problem: io::Error,
-    },
-    /// The standard library for the target is missing.
-    #[error("this Rust cannot build for {TARGET} yet: run `rustup target add {TARGET}`")]
-    NoTarget,
-    /// Cargo said why, on standard error.
-    #[error("cargo could not build {}; see above", .0.display())]
-    Cargo(PathBuf),
-    /// Nothing that could be a component came out.
-    #[error("{} built no `cdylib`; add `[lib]` with `crate-type = [\"cdylib\"]` to its Cargo.toml", .0.display())]
-    NoLibrary(PathBuf),
-    /// The linked module has no interface.
-    #[error("{} became no component: {problem}; does it `export!` a transform?", project.display())]
-    NoComponent {
-        /// The project.
-        project: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
-    /// It became a component that no host would load.
-    #[error("what {} became is no plugin: {refusal}", project.display())]
-    Refused {
-        /// The project.
-        project: PathBuf,
-        /// Why.
-        refusal: Refusal,
-    },
-    /// The file system said no.
-    #[error("{}: {problem}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// What is wrong.
-        problem: io::Error,
-    },
-}
-
-/// Builds a plugin and writes `<name>.wasm`. Cargo's messages go to standard error.
-///
-/// # Errors
-/// See [`BuildError`]; nothing is written then.
-pub fn build(options: &BuildOptions) -> Result<Built, BuildError> {
-    let project = &options.project;
-    let manifest = project.join("Cargo.toml");
-    let manifest = manifest.canonicalize().map_err(|_| BuildError::NoProject(project.clone()))?;
+/// Builds the crate whose manifest this is.
+pub(super) fn build(options: &BuildOptions, manifest: &Path) -> Result<Made, BuildError> {
     let toolchain = Toolchain::find(&options.environment)?;
-    let linked = run_cargo(options, &manifest, &toolchain)?;
+    let linked = run_cargo(options, manifest, &toolchain)?;
     let module =
         fs::read(&linked.path).map_err(|problem| BuildError::Io { path: linked.path.clone(), problem })?;
     let component = componentize(&module)
-        .map_err(|problem| BuildError::NoComponent { project: project.clone(), problem })?;
-    let shape =
-        judge(&component).map_err(|refusal| BuildError::Refused { project: project.clone(), refusal })?;
-    let output = options.output.clone().unwrap_or_else(|| project.join("dist"));
-    let is_file = output.extension().is_some_and(|extension| extension == "wasm");
-    let path = if is_file { output } else { output.join(format!("{}.wasm", linked.package)) };
-    write(&path, &component).map_err(|problem| BuildError::Io { path: path.clone(), problem })?;
-    Ok(Built { path, size: component.len(), shape })
-}
-
-/// By rename, so that a running host never sees half of it.
-fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(directory)?;
-    let file = tempfile::Builder::new()
-        .prefix(".building-")
-        .permissions(fs::Permissions::from_mode(0o644))
-        .tempfile_in(directory)?;
-    fs::write(file.path(), bytes)?;
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
+        .map_err(|problem| BuildError::NoComponent { project: options.project.clone(), problem })?;
+    Ok(Made { name: linked.package, component })
 }
 
 /// A component of a linked module; a component as it is.
@@ -137,6 +38,10 @@ fn componentize(module: &[u8]) -> Result<Vec<u8>, String> {
     }
     let encoder = wit_component::ComponentEncoder::default().validate(true).module(module);
     encoder.and_then(|mut encoder| encoder.encode()).map_err(|error| format!("{error:#}"))
+}
+
+fn missing(program: &str, problem: std::io::Error) -> BuildError {
+    BuildError::Program { program: program.to_owned(), problem, install: INSTALL }
 }
 
 /// The compiler that cargo will use, and a linker for it.
@@ -149,7 +54,7 @@ fn output(program: &str, arguments: &[&str]) -> Result<String, BuildError> {
         .args(arguments)
         .stderr(Stdio::null())
         .output()
-        .map_err(|problem| BuildError::Program { program: program.to_owned(), problem })?;
+        .map_err(|problem| missing(program, problem))?;
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
@@ -170,7 +75,7 @@ impl Toolchain {
         let libraries = PathBuf::from(output(&rustc, &["--print", "target-libdir", "--target", TARGET])?);
         let installed = fs::read_dir(&libraries).is_ok_and(|mut files| files.next().is_some());
         if !installed {
-            return Err(BuildError::NoTarget);
+            return Err(BuildError::NoTarget(TARGET));
         }
         // A distribution's compiler may come without the linker; the one of the ordinary toolchain does as well.
         let named = env::var_os("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER").is_some();
@@ -220,9 +125,9 @@ fn run_cargo(options: &BuildOptions, manifest: &Path, toolchain: &Toolchain) -> 
     if let Some(linker) = &toolchain.linker {
         command.env("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_LINKER", linker);
     }
-    let output = command.output().map_err(|problem| BuildError::Program { program: cargo, problem })?;
+    let output = command.output().map_err(|problem| missing(&cargo, problem))?;
     if !output.status.success() {
-        return Err(BuildError::Cargo(options.project.clone()));
+        return Err(BuildError::Failed { tool: "cargo", project: options.project.clone() });
     }
     let stdout = String::from_utf8_lossy(&output.stdout);
     let messages = stdout.lines().filter_map(|line| serde_json::from_str::<Message>(line).ok());
@@ -272,11 +177,5 @@ mod tests {
     fn a_module_without_an_interface_becomes_no_plugin() {
         let component = componentize(b"\0asm\x01\0\0\0").unwrap();
         assert_eq!(judge(&component), Err(Refusal::OtherInterface { exports: vec![] }));
-    }
-
-    #[test]
-    fn a_folder_without_a_project_is_named() {
-        let options = BuildOptions { project: PathBuf::from("/nowhere"), ..BuildOptions::default() };
-        assert!(build(&options).unwrap_err().to_string().contains("/nowhere has no Cargo.toml"));
     }
 }

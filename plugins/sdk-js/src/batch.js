@@ -1,0 +1,159 @@
+/** A whole batch: from the host's text to the reply's (`wit/v1/payload-json.md`). */
+import { Failure, failureOf } from "./failure.js";
+import { lostDigits, rawPart, readExactly, stringify } from "./json.js";
+import { Document, skip } from "./plugin.js";
+
+/**
+ * Runs a plugin over a request and gives the reply. Throws a Failure where the whole batch cannot be answered.
+ */
+export function run(plugin, text) {
+  return `[${outcomes(plugin, text).map(written).join(",")}]`;
+}
+
+/** The outcomes before they are written: one for each change, in order. */
+export function outcomes(plugin, text) {
+  const { relation, origin, changes } = read(plugin, text);
+  const raw = relation.columns.map((name) => plugin.raw.includes(name));
+  return changes.map((elements) => answer(plugin, relation.columns, raw, origin, elements));
+}
+
+function malformed(problem) {
+  return Failure.fatal("batch", `the batch is malformed: ${problem}`);
+}
+
+function read(plugin, text) {
+  try {
+    const request = JSON.parse(text);
+    check(plugin, request);
+    const lost = columnsThatLostDigits(request, plugin.raw);
+    return lost.size === 0 ? request : readExactly(text, lost);
+  } catch (error) {
+    if (error instanceof Failure) throw error;
+    if (error instanceof SyntaxError || error instanceof TypeError) throw malformed(error.message);
+    // Too deep or too large, for this engine: of one row, which the host finds by splitting.
+    throw Failure.poison("batch", `the batch cannot be read: ${error.name}: ${error.message}`);
+  }
+}
+
+function check(plugin, request) {
+  if (request.v !== 1) {
+    throw Failure.fatal("payload-version", `this plugin reads payload version 1, the host sent ${request.v}`);
+  }
+  const { columns, types } = request.relation ?? {};
+  if (!Array.isArray(columns) || !Array.isArray(types)) throw malformed("it names no columns");
+  if (!Array.isArray(request.changes)) throw malformed("it has no changes");
+  const { columns: wanted } = plugin;
+  if (wanted && (wanted.length !== columns.length || wanted.some((name, at) => name !== columns[at]))) {
+    throw Failure.fatal("columns", `the host sent the columns ${columns.join(", ")}; asked were ${wanted.join(", ")}`);
+  }
+}
+
+/** Positions of columns with integers that a JavaScript number does not keep. */
+function columnsThatLostDigits({ relation: { columns, types }, changes }, raw) {
+  const suspects = [];
+  for (let at = 0; at < types.length; at++) {
+    if ((types[at] === "integer" || types[at] === "array") && !raw.includes(columns[at])) suspects.push(at);
+  }
+  const found = new Set();
+  if (suspects.length === 0) return found;
+  for (const change of changes) {
+    for (const position of suspects) {
+      if (lostDigits(change[2]?.[position]) || lostDigits(change[3]?.[position])) found.add(position);
+    }
+  }
+  return found;
+}
+
+// What runs for each row is written plainly: an engine without a compiler takes its time for patterns and closures.
+
+function rowOf(columns, raw, values, absent) {
+  if (values.length !== columns.length) throw malformed(`${values.length} values for ${columns.length} columns`);
+  const row = {};
+  for (let at = 0; at < columns.length; at++) {
+    if (absent !== undefined && absent.includes(at)) continue;
+    const name = columns[at];
+    let value = values[at];
+    if (raw[at] && value !== null) {
+      if (typeof value !== "string") throw malformed(`the raw column ${name} is no string; the host is too old`);
+      value = rawPart(value);
+    }
+    if (name === "__proto__") {
+      Object.defineProperty(row, name, { value, enumerable: true, configurable: true, writable: true });
+    } else {
+      row[name] = value;
+    }
+  }
+  return row;
+}
+
+/** The outcome of one change. */
+function answer(plugin, columns, raw, origin, elements) {
+  const values = elements[2];
+  const old = elements[3];
+  const absent = elements[7];
+  const before = old ? rowOf(columns, raw, old, absent ? absent[1] : undefined) : null;
+  const row = values ? rowOf(columns, raw, values, absent ? absent[0] : undefined) : before;
+  try {
+    if (row === null) throw Failure.poison("no-row", "the change has neither a new nor an old row");
+    return outcome(plugin.transform({
+      operation: elements[0],
+      origin,
+      id: elements[1],
+      row,
+      old: before,
+      lsn: elements[4],
+      commitTimeUs: elements[5],
+      sequence: elements[6],
+    }));
+  } catch (thrown) {
+    return { kind: "failed", failure: failureOf(thrown) };
+  }
+}
+
+const DELETE = { kind: "delete" };
+const SKIP = { kind: "skip" };
+
+function outcome(answered) {
+  if (answered === null) return DELETE;
+  if (answered === skip) return SKIP;
+  if (answered === undefined) {
+    throw Failure.poison("no-answer", "the transform returned nothing; null says that the row has no document");
+  }
+  if (typeof answered.then === "function") {
+    throw Failure.fatal("async", "the transform returned a promise; it has to answer at once");
+  }
+  if (answered instanceof Document) return { kind: "emit", documents: [emitted(answered)] };
+  if (!Array.isArray(answered)) {
+    return { kind: "emit", documents: [{ id: null, destination: null, text: stringify(answered) }] };
+  }
+  if (answered.length === 0) return DELETE;
+  if (!answered.every((item) => item instanceof Document)) {
+    throw Failure.poison("answer", "an array is answered that has other items than what `document(…)` gives");
+  }
+  return { kind: "emit", documents: answered.map(emitted) };
+}
+
+function emitted({ id, destination, body }) {
+  return { id, destination, text: stringify(body) };
+}
+
+/** An outcome in the reply. */
+function written(outcome) {
+  const kind = outcome.kind;
+  if (kind === "emit") {
+    const documents = outcome.documents;
+    let out = '{"emit":[';
+    for (let at = 0; at < documents.length; at++) out += (at === 0 ? "" : ",") + framed(documents[at]);
+    return out + "]}";
+  }
+  if (kind !== "failed") return '"' + kind + '"';
+  const { code, message } = outcome.failure;
+  return JSON.stringify({ failed: { class: outcome.failure.class, code, message } });
+}
+
+function framed(document) {
+  let out = "{";
+  if (document.id !== null) out += '"id":' + JSON.stringify(document.id) + ",";
+  if (document.destination !== null) out += '"destination":' + JSON.stringify(document.destination) + ",";
+  return out + '"document":' + document.text + "}";
+}

@@ -1,0 +1,53 @@
+import type { Change, Failure, Plugin } from "./index.js";
+
+/** Sets what `config.get` gives, in place of what was set before. */
+export function setConfig(settings: Record<string, string>): void;
+
+/** The log lines since the last call. */
+export function takeLog(): { level: "error" | "warn" | "info" | "debug" | "trace"; message: string }[];
+
+/** An insert of a row, with id `1`, to be given to a plugin's `transform`. */
+export function change<Row>(row: Row, rest?: Partial<Change<Row>>): Change<Row>;
+
+/** What `describe` gives for a plugin. */
+export function describe(plugin: Plugin<any, any>): Record<string, any>;
+
+/** A table as the plugin asks for it. */
+export function table<Row>(
+  plugin: Plugin<Row, any>,
+  options?: {
+    /** The columns that are sent, where the plugin reads all. */
+    columns?: string[];
+    /** Types of columns as the host names them (`numeric`, `timestamptz`, …), where the values do not tell. */
+    types?: Record<string, string>;
+    origin?: "stream" | "backfill";
+  },
+): Table<Row>;
+
+/** Changes of a table, as a batch. */
+export interface Table<Row> {
+  /** A new row; columns that are not named were not sent. */
+  insert(id: string, row: Partial<Row>): this;
+  /** A row that a backfill read. */
+  read(id: string, row: Partial<Row>): this;
+  /** A new version of a row. */
+  update(id: string, row: Partial<Row>, old?: Partial<Row> | null): this;
+  /** The end of a row. */
+  delete(id: string, old: Partial<Row>): this;
+  /** The batch as the host would send it. */
+  request(): string;
+  /** Runs the plugin over the changes; throws a Failure where the whole batch failed. */
+  run(): Outcome[];
+}
+
+/** An outcome as the host would read it. */
+export interface Outcome {
+  readonly kind: "emit" | "delete" | "skip" | "failed";
+  readonly documents: { id: string | null; destination: string | null; text: string; body: any }[];
+  /** Why it failed. */
+  readonly failure: Failure | null;
+  /** The one document, where it is one, as JavaScript reads it. */
+  readonly document: any;
+  /** Its text. */
+  readonly text: string | undefined;
+}

@@ -1,0 +1,45 @@
+"""Failures by class."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+FailureClass = Literal["retry", "poison", "fatal"]
+_CLASSES = ("retry", "poison", "fatal")
+
+
+class Failure(Exception):
+    """Why a change could not be processed. Raise it; anything else that is raised is poison, code `exception`."""
+
+    def __init__(self, failure_class: FailureClass, code: str, message: str) -> None:
+        super().__init__(message)
+        if failure_class not in _CLASSES:
+            raise ValueError(f"{failure_class!r} is no class of failure: {', '.join(_CLASSES)}")
+        #: What can be done about it.
+        self.failure_class: FailureClass = failure_class
+        #: A short stable word for programs, such as `bad-currency`.
+        self.code = str(code)
+        #: For people: what is wrong and what to do. Never a secret.
+        self.message = str(message)
+
+    @classmethod
+    def retry(cls, code: str, message: str) -> Failure:
+        """It may work later: the host tries again."""
+        return cls("retry", code, message)
+
+    @classmethod
+    def poison(cls, code: str, message: str) -> Failure:
+        """This change can never work; others can."""
+        return cls("poison", code, message)
+
+    @classmethod
+    def fatal(cls, code: str, message: str) -> Failure:
+        """Nothing can work as things are configured or written."""
+        return cls("fatal", code, message)
+
+
+def failure_of(raised: Exception) -> Failure:
+    """What was raised while one change was answered, as its failure."""
+    if isinstance(raised, Failure):
+        return raised
+    return Failure.poison("exception", f"the transform raised {type(raised).__name__}: {raised}")

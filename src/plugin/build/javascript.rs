@@ -1,0 +1,126 @@
+//! JavaScript and TypeScript: esbuild makes one module of the project and the SDK, componentize-js a component of it.
+//!
+//! Both tools are the project's own (its package.json pins them), and `javascript.mjs` calls them within Node. The
+//! engine's optional features are switched off, so that the component imports no WASI.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use serde::{Deserialize, Serialize};
+
+use super::{BuildError, BuildOptions, Made, demanded_version, wit};
+
+/// Runs within Node.
+const DRIVER: &str = include_str!("javascript.mjs");
+/// Where the plugin is if package.json does not say.
+const ENTRIES: [&str; 2] = ["src/index.js", "src/index.ts"];
+
+#[derive(Deserialize)]
+struct Package {
+    name: Option<String>,
+    version: Option<String>,
+    main: Option<String>,
+}
+
+/// What the driver is told.
+#[derive(Serialize)]
+struct Task<'a> {
+    /// The module that exports `plugin`, relative to the project.
+    entry: &'a str,
+    name: &'a str,
+    version: Option<&'a str>,
+    demanded: Option<String>,
+    wit: PathBuf,
+    world: &'a str,
+    /// A folder for what comes between.
+    work: &'a Path,
+    output: PathBuf,
+}
+
+/// What it answers, if it gets so far.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Answer {
+    Built,
+    /// Tools that are not there or too old: what to do.
+    Tools(String),
+}
+
+/// Builds the project whose package.json this is.
+pub(super) fn build(options: &BuildOptions, manifest: &Path) -> Result<Made, BuildError> {
+    let project = manifest.parent().unwrap_or(manifest);
+    let (name, package) = read(manifest)?;
+    let entry = entry(manifest, project, &package)?;
+    let work = tempfile::Builder::new()
+        .prefix("anabranch-build-")
+        .tempdir()
+        .map_err(BuildError::io(&std::env::temp_dir()))?;
+    let interface = work.path().join("wit");
+    wit::write(&interface).map_err(BuildError::io(&interface))?;
+    let output = work.path().join("component.wasm");
+    let task = Task {
+        entry: &entry,
+        name: &name,
+        version: package.version.as_deref(),
+        demanded: demanded_version(options),
+        wit: interface,
+        world: wit::WORLD,
+        work: work.path(),
+        output: output.clone(),
+    };
+    run_node(options, project, &task)?;
+    let component = fs::read(&output).map_err(BuildError::io(&output))?;
+    // The scope of `@acme/name` is no part of a file's name.
+    let file = name.rsplit('/').next().unwrap_or(&name).to_owned();
+    Ok(Made { name: file, component })
+}
+
+fn read(manifest: &Path) -> Result<(String, Package), BuildError> {
+    let problem = |problem: String| BuildError::Manifest { path: manifest.to_owned(), problem };
+    let text = fs::read_to_string(manifest).map_err(BuildError::io(manifest))?;
+    let mut package: Package = serde_json::from_str(&text).map_err(|error| problem(error.to_string()))?;
+    let name = package.name.take().ok_or_else(|| problem("it has no `name`, the plugin's".to_owned()))?;
+    Ok((name, package))
+}
+
+fn entry(manifest: &Path, project: &Path, package: &Package) -> Result<String, BuildError> {
+    let known = |entry: &&str| project.join(entry).is_file();
+    let found = match &package.main {
+        Some(main) => known(&main.as_str()).then(|| main.clone()),
+        None => ENTRIES.iter().copied().find(known).map(str::to_owned),
+    };
+    found.ok_or_else(|| {
+        let wanted = package.main.clone().unwrap_or_else(|| ENTRIES.join(" or "));
+        let problem = format!("there is no {wanted}, the module that exports `plugin`; `main` names it");
+        BuildError::Manifest { path: manifest.to_owned(), problem }
+    })
+}
+
+fn run_node(options: &BuildOptions, project: &Path, task: &Task<'_>) -> Result<(), BuildError> {
+    let failed = || BuildError::Failed { tool: "componentize-js", project: options.project.clone() };
+    let task = serde_json::to_string(task).map_err(|_| failed())?;
+    let output = Command::new("node")
+        // A module without a file finds the project's own packages.
+        .args(["--input-type=module", "--eval", DRIVER, "--", &task])
+        .current_dir(project)
+        .envs(options.environment.iter().map(|(key, value)| (key, value)))
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|problem| BuildError::Program {
+            program: "node".to_owned(),
+            problem,
+            install: "install Node 20 or newer from https://nodejs.org",
+        })?;
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    match stdout.lines().last().map(serde_json::from_str) {
+        Some(Ok(Answer::Built)) if output.status.success() => Ok(()),
+        Some(Ok(Answer::Tools(problem))) => {
+            Err(BuildError::Tools { project: options.project.clone(), problem })
+        }
+        _ => Err(failed()),
+    }
+}

@@ -1,0 +1,111 @@
+//! The SDKs' files, to be copied into new projects.
+
+use crate::plugin::build::Language;
+
+macro_rules! files {
+    ($from:literal, $to:literal, [$($name:literal),* $(,)?]) => {
+        &[$((concat!($to, $name), include_str!(concat!("../../../plugins/", $from, $name)))),*]
+    };
+}
+
+const RUST: &[(&str, &str)] = files!(
+    "sdk-rust/src/",
+    "anabranch-sdk/src/",
+    [
+        "answer.rs",
+        "batch.rs",
+        "bindings.rs",
+        "describe.rs",
+        "failure.rs",
+        "generated.rs",
+        "host.rs",
+        "json.rs",
+        "lib.rs",
+        "msgpack.rs",
+        "row.rs",
+        "testing.rs",
+        "text.rs",
+        "value.rs",
+    ]
+);
+/// The SDK's own manifest takes from its workspace, which a copy has not.
+const RUST_MANIFEST: (&str, &str) =
+    ("anabranch-sdk/Cargo.toml", include_str!("../../../plugins/templates/rust/sdk.Cargo.toml"));
+
+const JAVASCRIPT: &[(&str, &str)] = files!(
+    "sdk-js/",
+    "anabranch-sdk/",
+    [
+        "package.json",
+        "src/batch.js",
+        "src/component.js",
+        "src/failure.js",
+        "src/host.js",
+        "src/index.d.ts",
+        "src/index.js",
+        "src/json.js",
+        "src/plugin.js",
+        "src/testing.d.ts",
+        "src/testing.js",
+    ]
+);
+
+const PYTHON: &[(&str, &str)] = files!(
+    "sdk-python/",
+    "",
+    [
+        "anabranch_sdk/__init__.py",
+        "anabranch_sdk/batch.py",
+        "anabranch_sdk/component.py",
+        "anabranch_sdk/failure.py",
+        "anabranch_sdk/host.py",
+        "anabranch_sdk/jsontext.py",
+        "anabranch_sdk/plugin.py",
+        "anabranch_sdk/py.typed",
+        "anabranch_sdk/testing.py",
+    ]
+);
+
+/// Paths in the project, and texts.
+pub(super) fn files(language: Language) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let (files, manifest) = match language {
+        Language::Rust => (RUST, Some(RUST_MANIFEST)),
+        Language::JavaScript => (JAVASCRIPT, None),
+        Language::Python => (PYTHON, None),
+    };
+    files.iter().copied().chain(manifest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    use super::*;
+
+    /// A file that was forgotten here would break every new project.
+    #[test]
+    fn no_file_of_an_sdk_is_left_out() {
+        for (language, folder, from) in [
+            (Language::Rust, "sdk-rust/src", "anabranch-sdk/src/"),
+            (Language::JavaScript, "sdk-js/src", "anabranch-sdk/src/"),
+            (Language::Python, "sdk-python/anabranch_sdk", "anabranch_sdk/"),
+        ] {
+            let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins").join(folder);
+            let there: BTreeSet<_> = fs::read_dir(place)
+                .unwrap()
+                .map(|entry| entry.unwrap())
+                .filter(|entry| entry.file_type().unwrap().is_file())
+                .map(|entry| entry.file_name().into_string().unwrap())
+                .collect();
+            let here = files(language).filter_map(|(path, _)| path.strip_prefix(from)).map(str::to_owned);
+            assert_eq!(here.collect::<BTreeSet<_>>(), there, "{language}");
+        }
+    }
+
+    #[test]
+    fn the_copy_has_the_version_of_the_sdk() {
+        let own = include_str!("../../../plugins/sdk-rust/Cargo.toml");
+        let version = own.lines().find(|line| line.starts_with("version")).unwrap();
+        assert!(RUST_MANIFEST.1.lines().any(|line| line == version), "{version}");
+    }
+}

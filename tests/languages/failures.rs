@@ -1,0 +1,95 @@
+//! What goes wrong in guests in JavaScript and Python concerns the change that it is about, as in Rust.
+
+use std::time::Duration;
+
+use anabranch::{
+    model::{EntityName, FailureClass, Outcome, Outcomes},
+    plugin::{FaultKind, HostSettings, PluginHost, Transform},
+};
+use testkit::guests::{Language, language_tools};
+
+use crate::{
+    documents::{host, load},
+    rows::{all, notes},
+};
+
+/// The fixtures that this machine can build, at work with the settings of a host.
+fn fixtures(host: &PluginHost) -> Vec<(&'static str, Transform)> {
+    let all = [(Language::JavaScript, "odd-js"), (Language::Python, "odd-python")];
+    let possible = all.into_iter().filter(|(language, _)| language_tools(*language).unwrap().is_some());
+    let at_work = |(_, name)| {
+        let plugin = load(host, &format!("plugins/fixtures/{name}"));
+        assert_eq!(plugin.revision().to_string(), format!("{name} 1.0.0"));
+        let settings = [("setting".to_owned(), "of the mapping".to_owned())].into();
+        (name, plugin.transform(&EntityName::new("public", "notes"), settings))
+    };
+    possible.map(at_work).collect()
+}
+
+fn bodies(outcomes: &Outcomes) -> Vec<&str> {
+    let bodies = outcomes.documents.iter().map(|document| outcomes.slice(document.body));
+    bodies.map(|body| std::str::from_utf8(body).unwrap()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_wrong_concerns_its_own_change() {
+    let host = host();
+    for (name, transform) in fixtures(&host) {
+        let batch = notes(&[
+            ("9007199254740993", "fine"),
+            ("2", "poison"),
+            ("3", "bug"),
+            ("4", "recursion"),
+            ("5", "skip"),
+            ("6", "log"),
+            ("7", "fine"),
+        ]);
+        let outcomes = transform
+            .call_isolating(&batch, &all(&batch))
+            .await
+            .unwrap_or_else(|fault| panic!("{name}: {fault}"));
+        let failed = |at: usize| match &outcomes.outcomes[at] {
+            Outcome::Failed(failure) => failure.clone(),
+            other => panic!("{name}, {at}: {other:?}"),
+        };
+        assert_eq!((failed(1).code.as_str(), failed(1).class), ("bad-note", FailureClass::Poison));
+        assert_eq!(failed(1).message, "this note is bad");
+        assert_eq!((failed(2).code.as_str(), failed(2).class), ("exception", FailureClass::Poison), "{name}");
+        assert_eq!(failed(3).class, FailureClass::Poison, "{name}: {:?}", failed(3));
+        assert_eq!(outcomes.outcomes[4], Outcome::Skip);
+        let documents = bodies(&outcomes);
+        assert_eq!(documents[0], r#"{"id":9007199254740993,"note":"fine"}"#, "{name}: no digit is lost");
+        assert_eq!(documents[1], r#"{"setting":"of the mapping"}"#, "{name}");
+        assert_eq!(documents[2], r#"{"id":7,"note":"fine"}"#, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn loops_and_hoards_end_at_their_limits() {
+    let settings = HostSettings { call_deadline: Duration::from_secs(3), ..HostSettings::default() };
+    let cache_dir = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled"));
+    let host = PluginHost::new(HostSettings { cache_dir, ..settings }).unwrap();
+    for (name, transform) in fixtures(&host) {
+        let looping = notes(&[("1", "loop")]);
+        let fault = transform.call(&looping, &all(&looping)).await.unwrap_err();
+        assert!(matches!(fault.kind(), FaultKind::Deadline(_)), "{name}: {fault}");
+        let hoarding = notes(&[("1", "memory")]);
+        match transform.call(&hoarding, &all(&hoarding)).await {
+            Err(fault) => {
+                let ended = matches!(fault.kind(), FaultKind::Memory(_) | FaultKind::Deadline(_));
+                assert!(ended, "{name}: {fault}");
+            }
+            Ok(outcomes) => {
+                assert!(matches!(outcomes.outcomes[..], [Outcome::Failed(_)]), "{name}: {outcomes:?}")
+            }
+        }
+        let fine = notes(&[("1", "fine")]);
+        let outcomes =
+            transform.call(&fine, &all(&fine)).await.unwrap_or_else(|fault| panic!("{name}: {fault}"));
+        assert_eq!(
+            bodies(&outcomes),
+            [r#"{"id":1,"note":"fine"}"#],
+            "{name}: the next call has a fresh instance"
+        );
+    }
+}

@@ -1,0 +1,47 @@
+//! A plugin in JavaScript in the whole host: dropped into its directory, fed by the stream, rebuilt by its version.
+
+use serde_json::Value;
+use testkit::{
+    guests::{Guest, Language, language_tools},
+    shop::{self, PRODUCT_DOCUMENTS},
+};
+
+use crate::scene::{SOON, Scene};
+
+const MAPPING: &str = "public.products:product-search-js:out";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_javascript_plugin_is_dropped_in_fed_and_rebuilt_by_its_version() {
+    if language_tools(Language::JavaScript).unwrap().is_none() {
+        return;
+    }
+    let mut scene = Scene::new(500, 1).await;
+    let guest = Guest::new("plugins/product-search-js");
+    scene.plugin("product-search-js", &guest);
+    scene.config(
+        "[plugins.product-search-js]\nmemory_limit = \"128MiB\"\ncall_deadline = \"10s\"\n\
+         [sink.out]\nkind = \"sqlite\"\npath = \"out.db\"\n",
+    );
+    scene.host.start().unwrap();
+    scene.settled(PRODUCT_DOCUMENTS, "products").await;
+    scene.client.batch_execute(&shop::insert_products(501, 600, 7)).await.unwrap();
+    scene
+        .client
+        .batch_execute("update public.products set active = not active where id % 5 = 0")
+        .await
+        .unwrap();
+    scene.settled(PRODUCT_DOCUMENTS, "products").await;
+    let before = scene.mapping(MAPPING);
+    assert_eq!((&before["version"], &before["generation"]), (&Value::from("1.0.0"), &Value::from(1)));
+
+    let from = scene.host.log_length();
+    scene.plugin("product-search-js", &guest.version("1.1.0"));
+    scene.host.wait_log(from, "1.1.0", SOON).await.unwrap();
+    testkit::wait_until("the new generation to be built", SOON, async || {
+        let mapping = scene.mapping(MAPPING);
+        Ok(mapping["version"] == "1.1.0" && mapping["built"] == 2)
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
+    scene.settled(PRODUCT_DOCUMENTS, "products").await;
+}

@@ -1,0 +1,17 @@
+//! Guests in every language, built from source and run as components.
+//!
+//! Where Node or Python is missing, tests of that language are left out, loudly; never in continuous integration.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(unreachable_pub)]
+
+mod documents;
+mod failures;
+mod live;
+mod measure;
+mod projects;
+
+#[allow(dead_code, reason = "shared with the tests of the plugin room")]
+#[path = "../plugin/rows.rs"]
+mod rows;
+#[path = "../scene/mod.rs"]
+mod scene;

@@ -1,0 +1,150 @@
+//! `plugin new`: a project in each language, for a table of every type, whose own test passes and which builds.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use serde_json::Value;
+use testkit::{
+    command::run,
+    guests::{self, Guest, Language, language_tools},
+    paths::{repository, target_dir},
+    shared,
+};
+
+use crate::documents::{host, load_file};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_anabranch");
+
+/// Names that are words of some language or of none, and every kind of type.
+const TABLE: &str = r#"
+create schema "Shop";
+create table "Shop"."Order Items" (
+    id bigint primary key, "type" text not null, "Unit Price" numeric, "a""b\c" boolean, weight double precision,
+    day date, at timestamptz, lasts interval, raw bytea, attributes jsonb, tags text[], ids bigint[],
+    doubled numeric generated always as ("Unit Price" * 2) stored
+);
+"#;
+
+/// A folder that stays where it is from run to run, so that what is built in it is built once.
+fn folder() -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new-projects");
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn create(folder: &Path, arguments: &[&str]) -> Value {
+    let mut command = Command::new(BINARY);
+    command.args(["--json", "plugin", "new"]).args(arguments).current_dir(folder);
+    let printed = run(&mut command).unwrap_or_else(|error| panic!("{error:#}"));
+    serde_json::from_str(&printed).unwrap()
+}
+
+/// Runs the project's own test, with what its author would have installed.
+fn test(language: Language, project: &Path) {
+    let mut command = match language {
+        Language::Rust => {
+            // The versions that are here already, and compiled code that stays.
+            fs::copy(repository().join("plugins/Cargo.lock"), project.join("Cargo.lock")).unwrap();
+            let mut cargo = Command::new("cargo");
+            cargo.arg("test").env("CARGO_TARGET_DIR", target_dir().join("guests/native"));
+            cargo
+        }
+        Language::JavaScript => {
+            fs::create_dir(project.join("node_modules")).unwrap();
+            symlink("../anabranch-sdk", project.join("node_modules/anabranch-sdk")).unwrap();
+            let tools = project.parent().unwrap().join("node_modules");
+            symlink(repository().join("plugins/node_modules"), tools).unwrap();
+            let mut npm = Command::new("npm");
+            npm.arg("test");
+            npm
+        }
+        Language::Python => {
+            let mut python = Command::new("python3");
+            python.args(["-m", "unittest", "discover", "tests"]);
+            python
+        }
+    };
+    run(command.current_dir(project)).unwrap_or_else(|error| panic!("{language:?}: {error:#}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_project_is_tested_and_built_in_every_language() {
+    let database = shared().unwrap().create_database().await.unwrap();
+    database.connect().await.unwrap().batch_execute(TABLE).await.unwrap();
+    let folder = folder();
+    let host = host();
+    for (language, word) in
+        [(Language::Rust, "rust"), (Language::JavaScript, "javascript"), (Language::Python, "python")]
+    {
+        if language != Language::Rust && language_tools(language).unwrap().is_none() {
+            continue;
+        }
+        let name = format!("order-items-{word}");
+        let table = "Shop.\"Order Items\"";
+        let shape = create(&folder, &[word, &name, "--table", table, "--url", &database.url]);
+        assert_eq!((shape["from_source"].as_bool(), shape["table"].as_str()), (Some(true), Some(table)));
+        let project = folder.join(&name);
+        test(language, &project);
+        let built = guests::build(BINARY, &Guest::new(&project)).unwrap_or_else(|error| panic!("{error:#}"));
+        let plugin = load_file(&host, &built);
+        assert_eq!(plugin.revision().to_string(), format!("{name} 0.1.0"));
+        let columns = plugin.description().columns.clone().unwrap();
+        assert_eq!(columns[..4], ["id", "type", "Unit Price", "a\"b\\c"]);
+        assert_eq!(columns.len(), 12, "no generated column: it is not in the stream");
+        assert_eq!(plugin.description().tables, [table]);
+    }
+}
+
+#[test]
+fn a_project_without_a_source_has_the_columns_of_the_sample() {
+    let folder = tempfile::tempdir().unwrap();
+    let shape = create(folder.path(), &["python", "search"]);
+    assert_eq!(
+        (shape["from_source"].as_bool(), shape["table"].as_str()),
+        (Some(false), Some("public.products"))
+    );
+    let next = shape["next"].as_array().unwrap();
+    assert_eq!(
+        (next.first().unwrap(), next.last().unwrap()),
+        (&"cd search".into(), &"anabranch plugin build".into())
+    );
+    let again =
+        Command::new(BINARY).args(["plugin", "new", "python", "search"]).current_dir(folder.path()).output();
+    let again = again.unwrap();
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("search is there already"), "{again:?}");
+}
+
+/// A sentence each, with what to do.
+#[test]
+fn tools_that_are_missing_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    for (word, path, words) in [
+        ("javascript", Some(""), "install Node 20 or newer"),
+        ("javascript", None, "run `npm install` there"),
+        ("python", Some(""), ".venv/bin/pip install -r requirements.txt"),
+        ("rust", Some(""), "install Rust from https://rustup.rs"),
+    ] {
+        let name = format!("{word}-{}", path.map_or("node", |_| "nothing"));
+        create(folder.path(), &[word, &name]);
+        let mut command = Command::new(BINARY);
+        command.args(["plugin", "build", &name]).current_dir(folder.path()).env_remove("VIRTUAL_ENV");
+        for variable in ["CARGO", "RUSTC"] {
+            command.env_remove(variable);
+        }
+        if let Some(path) = path {
+            command.env("PATH", path);
+        } else if language_tools(Language::JavaScript).unwrap().is_none() {
+            continue;
+        }
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(words) && said.lines().count() == 1, "{name}: {said}");
+    }
+}
