@@ -18,8 +18,8 @@ fn sink(url: &str) -> String {
 /// The server processes of the installation's hosts, by what they are for.
 async fn sessions(scene: &Scene, purpose: &str) -> Vec<i32> {
     let query =
-        "select pid from pg_stat_activity where datname = current_database() and application_name = $1";
-    let name = format!("anabranch/{purpose}");
+        "select pid from pg_stat_activity where datname = current_database() and application_name like $1";
+    let name = format!("%/{purpose}");
     scene.client.query(query, &[&name]).await.unwrap().iter().map(|row| row.get(0)).collect()
 }
 
@@ -39,6 +39,8 @@ async fn c063_a_leader_that_was_asleep_neither_writes_nor_delivers() {
     let receiver =
         Receiver::start(|request, _| Reply::status(if request.target == "/first" { 503 } else { 200 })).await;
     let mut second = Host::new(BINARY).unwrap();
+    // A name of its own is usual.
+    second.env("PGAPPNAME", "the second");
     scene.config(&sink(&receiver.url("/first")));
     scene.config_of(&second, &sink(&receiver.url("/second")));
     scene.plugin("product-search", &products());
@@ -53,6 +55,8 @@ async fn c063_a_leader_that_was_asleep_neither_writes_nor_delivers() {
     scene.host.signal("STOP").unwrap();
     let stopped = Instant::now();
     let (state, stream) = (sessions(&scene, "state").await, sessions(&scene, "stream").await);
+    assert_eq!((state.len(), stream.len()), (1, 1));
+    assert_eq!((state.len(), stream.len()), (1, 1));
     let lock = scene.leader().await.unwrap();
     scene.client.execute("select pg_terminate_backend($1)", &[&lock]).await.unwrap();
     second.wait_log(0, "streaming", Duration::from_secs(30)).await.unwrap();

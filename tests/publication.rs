@@ -114,3 +114,34 @@ async fn another_name_of_the_publication_is_a_gap() {
     settled(&scene).await;
     generations(&scene, "public.orders 2/2, public.products 2/2").await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operations_that_were_left_out_for_a_while_are_made_good() {
+    let mut scene = built().await;
+    let from = scene.host.log_length();
+    execute(&scene, "alter publication \"NAME\" set (publish = 'insert')").await;
+    execute(&scene, CHANGE_BOTH).await;
+    scene.host.wait_log(from, "leaves operations out", SOON).await.unwrap();
+    generations(&scene, "public.orders 2/2, public.products 2/2").await;
+    settled(&scene).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_was_taken_out_of_a_publication_of_somebody_elses_is_built_again_once_it_is_back() {
+    let mut scene = built().await;
+    assert!(scene.host.terminate(SOON).unwrap().success());
+    let config = std::fs::read_to_string(scene.host.path("anabranch.toml")).unwrap();
+    let name = scene.database.name.clone();
+    let line = format!("publication = \"{name}\"\n");
+    assert!(config.contains(&line));
+    scene.host.config(&config.replace(&line, &format!("{line}manage_publication = false\n"))).unwrap();
+    scene.host.start().unwrap();
+    scene.streaming().await;
+    let from = scene.host.log_length();
+    execute(&scene, "alter publication \"NAME\" drop table public.products").await;
+    execute(&scene, CHANGE_BOTH).await;
+    scene.host.wait_log(from, "does not run, and is built again once it can", SOON).await.unwrap();
+    execute(&scene, "alter publication \"NAME\" add table only public.products").await;
+    generations(&scene, "public.orders 1/1, public.products 2/2").await;
+    settled(&scene).await;
+}

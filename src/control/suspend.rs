@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     postgres::{
-        Client, Holder, Leadership, drop_publication, drop_slot, find_slot, holder, published_tables,
+        Client, ConnectSettings, Holder, Leadership, Purpose, drop_publication, drop_slot, fence, find_slot,
+        holder, publication_oid,
     },
     state::{Store, Suspension},
 };
@@ -90,29 +91,62 @@ impl Control {
         Ok(())
     }
 
-    /// Takes the lead, where no host does, and settles it.
+    /// Settles it here, where no host does.
     async fn settle_instead(&self) -> Result<(), ControlError> {
         sleep(LEADER_FIRST).await;
-        let leadership =
-            Leadership::acquire(&self.connect, &self.installation, &CancellationToken::new()).await?;
-        let settled = settle(&self.client, &self.installation).await;
-        leadership.release().await;
-        settled.map(drop)
+        settle(&self.connect, &self.installation, &CancellationToken::new()).await
     }
 }
 
-/// Settles a suspension, if there is one that is not; says whether there is one. The caller leads.
+/// Settles a suspension, once the lead can be had: unless somebody else does first, it is resumed, or `cancel`
+/// ends it. On sessions of its own, so that whoever looks sees only what is committed.
 ///
 /// # Errors
 /// [`ControlError::SlotHeld`] where another client streams from the slot; what the server refuses.
-pub async fn settle(client: &Client, installation: &str) -> Result<bool, ControlError> {
+pub async fn settle(
+    connect: &ConnectSettings,
+    installation: &str,
+    cancel: &CancellationToken,
+) -> Result<(), ControlError> {
+    let client = connect.connect(Purpose::State).await?;
     let store = Store::new(installation);
-    let Some(suspension) = store.suspension(client).await?.filter(|suspension| !suspension.resumed) else {
-        return Ok(false);
+    let leadership = tokio::select! {
+        taken = Leadership::acquire(connect, installation, cancel) => match taken {
+            Err(_) if cancel.is_cancelled() => return Ok(()),
+            taken => taken?,
+        },
+        over = no_more_to_settle(&store, &client) => return over,
     };
-    if suspension.settled {
-        return Ok(true);
+    let settled = tokio::select! {
+        settled = settle_as_leader(&store, &client, &leadership, installation) => settled,
+        lost = leadership.lost() => Err(lost.into()),
+        () = cancel.cancelled() => Ok(()),
+    };
+    leadership.release().await;
+    client.close().await;
+    settled
+}
+
+async fn no_more_to_settle(store: &Store, client: &Client) -> Result<(), ControlError> {
+    while to_settle(store, client).await?.is_some() {
+        sleep(LOOK_EVERY).await;
     }
+    Ok(())
+}
+
+async fn to_settle(store: &Store, client: &Client) -> Result<Option<Suspension>, ControlError> {
+    let found = store.suspension(client).await?;
+    Ok(found.filter(|suspension| !suspension.resumed && !suspension.settled))
+}
+
+async fn settle_as_leader(
+    store: &Store,
+    client: &Client,
+    leadership: &Leadership,
+    installation: &str,
+) -> Result<(), ControlError> {
+    fence(client, leadership).await?;
+    let Some(suspension) = to_settle(store, client).await? else { return Ok(()) };
     released(client, installation).await?;
     if !suspension.keep_slot {
         drop_slot(client, installation).await?;
@@ -121,13 +155,12 @@ pub async fn settle(client: &Client, installation: &str) -> Result<bool, Control
         }
         if let Some(stored) = store.installation(client).await?
             && drop_publication(client, &stored.publication).await?
-            && !published_tables(client, &stored.publication).await?.is_empty()
+            && publication_oid(client, &stored.publication).await?.is_some()
         {
             return Err(ControlError::Left { what: format!("the publication {}", stored.publication) });
         }
     }
-    store.settle_suspension(client, suspension.keep_slot).await?;
-    Ok(true)
+    Ok(store.settle_suspension(client, suspension.keep_slot).await?)
 }
 
 /// Until nobody streams from the slot.

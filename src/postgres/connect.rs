@@ -39,7 +39,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Stream => "stream",
             Self::Snapshot => "snapshot",
@@ -219,8 +219,15 @@ impl ConnectSettings {
         })
     }
 
-    pub(super) fn application_name(&self, purpose: Purpose) -> String {
-        format!("{}/{}", self.application_name, purpose.as_str())
+    /// The server cuts a name after 63 bytes; what the connection is for must stay.
+    fn application_name(&self, purpose: Purpose) -> String {
+        let purpose = purpose.as_str();
+        let room = 63 - 1 - purpose.len();
+        let mut end = room.min(self.application_name.len());
+        while !self.application_name.is_char_boundary(end) {
+            end -= 1;
+        }
+        format!("{}/{purpose}", &self.application_name[..end])
     }
 
     async fn wire_host(&self, host: &Host, purpose: Purpose, replication: bool) -> Result<Wire, Error> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::watch,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -91,6 +91,8 @@ pub struct Leadership {
 #[derive(Clone, Debug)]
 pub struct Lease {
     confirmed: watch::Receiver<Instant>,
+    /// Until then a former leader may still act.
+    not_before: Instant,
 }
 
 impl Lease {
@@ -99,6 +101,9 @@ impl Lease {
     ///
     /// Time counts while the process is stopped (the monotonic clock); not while the whole machine sleeps.
     pub async fn hold(&self) {
+        if Instant::now() < self.not_before {
+            sleep_until(self.not_before).await;
+        }
         let mut confirmed = self.confirmed.clone();
         while confirmed.borrow_and_update().elapsed() >= LEASE {
             if confirmed.changed().await.is_err() {
@@ -210,10 +215,12 @@ impl Leadership {
         }
     }
 
-    /// What the leader's deliveries are to ask.
+    /// What the leader's deliveries are to ask. Where [`fence`] had something to end, a former leader may deliver
+    /// until its own lease has run out, and this one begins then: so the newer document stays.
     #[must_use]
-    pub fn lease(&self) -> Lease {
-        Lease { confirmed: self.confirmed.subscribe() }
+    pub fn lease(&self, fenced: bool) -> Lease {
+        let wait = if fenced { LEASE } else { Duration::ZERO };
+        Lease { confirmed: self.confirmed.subscribe(), not_before: Instant::now() + wait }
     }
 
     async fn check(&self) -> Result<(), Error> {
@@ -243,35 +250,56 @@ impl Leadership {
 }
 
 /// Ends what a leader before this one may still have, though it leads no more: its walsender, and the session that
-/// it writes its state with, which are told by a lock of their own that `state` takes. The caller leads. Afterwards
-/// nothing that the former leader was about to write can be written.
+/// it writes its state with, which are told by a lock of their own that `state` takes. Afterwards nothing that the
+/// former leader was about to write can be written, and the slot is free. Says whether there was anything to end: a
+/// former leader then may still be about to deliver, for as long as its [`Lease`] lasts.
 ///
 /// # Errors
-/// The server refuses to end a session (they are of another role, say), or does not answer.
-pub async fn fence(settings: &ConnectSettings, state: &Client, installation: &str) -> Result<(), Error> {
+/// [`ErrorKind::Closed`] where `leadership` is over; the server refuses to end a session (they are of another role,
+/// say), or does not answer.
+pub async fn fence(state: &Client, leadership: &Leadership) -> Result<bool, Error> {
+    let installation = leadership.installation.as_str();
     let what = || format!("ending what a former leader of `{installation}` has");
-    let stream = settings.application_name(Purpose::Stream);
-    let senders = "select s.active_pid, pg_terminate_backend(s.active_pid) from pg_replication_slots as s \
-                   join pg_stat_activity as a on a.pid = s.active_pid \
-                   where s.slot_name = $1 and a.application_name = $2";
-    for row in state.query(senders, &[&installation, &stream]).await? {
-        tracing::warn!(installation, pid = row.get::<_, i32>(0), "ended the walsender of a former leader");
-    }
     let writing = format!("{installation}/state");
-    let mut told = None;
+    let mut ended = false;
     loop {
-        if answer(try_lock(state, &writing)).await.map_err(|error| error.context(what()))?.is_some() {
-            return Ok(());
-        }
-        if let Some(former) = answer(holder(state, &writing)).await.map_err(|error| error.context(what()))?
-            && told != Some(former.pid)
+        answer(leads(state, leadership)).await.map_err(|error| error.context(what()))?;
+        let sender =
+            answer(end_walsender(state, installation)).await.map_err(|error| error.context(what()))?;
+        if !sender
+            && answer(try_lock(state, &writing)).await.map_err(|error| error.context(what()))?.is_some()
         {
-            state.execute("select pg_terminate_backend($1)", &[&former.pid]).await?;
-            tracing::warn!(installation, pid = former.pid, "ended the session of a former leader");
-            told = Some(former.pid);
+            return Ok(ended);
         }
+        if let Some(former) = answer(holder(state, &writing)).await.map_err(|error| error.context(what()))? {
+            tracing::warn!(installation, pid = former.pid, "ends the session of a former leader");
+            state.execute("select pg_terminate_backend($1)", &[&former.pid]).await?;
+        }
+        ended = true;
         sleep(FENCE_AGAIN).await;
     }
+}
+
+/// Whether it does still: who was asleep must not end what another leader has.
+async fn leads(client: &Client, leadership: &Leadership) -> Result<(), Error> {
+    match holder(client, &leadership.installation).await? {
+        Some(holder) if holder.pid == leadership.pid => Ok(()),
+        _ => Err(Error::closed("the leadership is over")),
+    }
+}
+
+/// Ends a walsender of ours on the slot, whatever the host calls itself before the purpose; says whether there is
+/// one. Another client is left alone.
+async fn end_walsender(client: &Client, installation: &str) -> Result<bool, Error> {
+    let sql = "select s.active_pid, pg_terminate_backend(s.active_pid) from pg_replication_slots as s \
+               join pg_stat_activity as a on a.pid = s.active_pid \
+               where s.slot_name = $1 and a.application_name like '%' || $2";
+    let suffix = format!("/{}", Purpose::Stream.as_str());
+    let rows = client.query(sql, &[&installation, &suffix]).await?;
+    for row in &rows {
+        tracing::warn!(installation, pid = row.get::<_, i32>(0), "ends the walsender of a former leader");
+    }
+    Ok(!rows.is_empty())
 }
 
 /// Who has the lock of an installation in this database, asked from any session.

@@ -69,6 +69,15 @@ pub async fn publication_oid(client: &Client, name: &str) -> Result<Option<u32>,
     row.map(|row| Ok(row.try_get(0)?)).transpose()
 }
 
+/// Whether the publication of exactly this name is there and leaves out some of insert, update, delete and truncate,
+/// or names partitions instead of their tables.
+///
+/// # Errors
+/// What the server reports.
+pub async fn leaves_out_operations(client: &Client, name: &str) -> Result<bool, Error> {
+    Ok(find(client, name).await?.is_some_and(|found| !found.operations || !found.via_root))
+}
+
 /// The tables that the stream names, as the publication has them now (roots where it publishes through them).
 ///
 /// # Errors
@@ -123,7 +132,7 @@ pub async fn ensure_publication(
     };
     if !found.ours {
         return Err(Error::settings(format!(
-            "publication `{}` exists and was not made by Anabranch; choose another name, set `managed = false` to \
+            "publication `{}` exists and was not made by Anabranch; choose another name, set `manage_publication = false` to \
              use it as it is, or hand it over: comment on publication {name} is '{COMMENT}';",
             plan.name
         )));
@@ -179,7 +188,7 @@ async fn check_unmanaged(
     let name = quote::identifier(plan.name);
     let Some(found) = found else {
         return Err(Error::settings(format!(
-            "publication `{}` does not exist, and `managed = false` says not to make it; create it, or leave the key out",
+            "publication `{}` does not exist, and `manage_publication = false` says not to make it; create it, or leave the key out",
             plan.name
         )));
     };

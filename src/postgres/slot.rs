@@ -26,8 +26,8 @@ pub struct SlotState {
     pub database: Option<String>,
     /// The server process that streams it now.
     pub active_pid: Option<i32>,
-    /// What has been confirmed: streaming resumes here.
-    pub confirmed: Lsn,
+    /// What has been confirmed: streaming resumes here. None while the slot is still being made.
+    pub confirmed: Option<Lsn>,
     /// Why it cannot be streamed from any more.
     pub lost: Option<String>,
 }
@@ -118,7 +118,7 @@ pub async fn find_slot(client: &Client, name: &str) -> Result<Option<SlotState>,
             .get("active_pid")
             .and_then(serde_json::Value::as_i64)
             .and_then(|pid| pid.try_into().ok()),
-        confirmed: text("confirmed_flush_lsn").and_then(|text| text.parse().ok()).unwrap_or_default(),
+        confirmed: text("confirmed_flush_lsn").and_then(|text| text.parse().ok()),
         lost,
     }))
 }

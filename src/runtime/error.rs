@@ -68,6 +68,18 @@ pub enum TermError {
         /// Why not.
         problem: String,
     },
+    /// Somebody is making the slot.
+    #[error("the slot {slot} is still being made, by another process: it is looked at again")]
+    HalfMade {
+        /// The slot.
+        slot: String,
+    },
+    /// The publication was taken away while the slot was made.
+    #[error("the publication {publication} was dropped or made anew meanwhile: a new term takes it up")]
+    Unpublished {
+        /// The publication.
+        publication: String,
+    },
     /// A table was dropped and made again.
     #[error("the table {entity} was dropped and created again: a new term takes it up")]
     Recreated {
@@ -84,7 +96,11 @@ impl TermError {
             Self::Postgres(error) => error.is_retryable(),
             Self::State(error) => matches!(error, StateError::Query { .. }),
             Self::Suspension(error) => error.is_passing(),
-            Self::LeadershipLost { .. } | Self::Silent { .. } | Self::Recreated { .. } => true,
+            Self::LeadershipLost { .. }
+            | Self::Silent { .. }
+            | Self::Recreated { .. }
+            | Self::HalfMade { .. }
+            | Self::Unpublished { .. } => true,
             Self::Frame(_) | Self::Decode(_) | Self::Assemble(_) => true,
             Self::Config(_) | Self::Preflight { .. } | Self::NothingToRun { .. } | Self::Stored { .. } => {
                 false

@@ -2,7 +2,7 @@
 //!
 //! The supervisor, the term and the pump say what they are at; [`State`] keeps it, and its verdicts are functions of
 //! it and of the time alone. Guarantees that whoever asks waits for nobody: the state is locked for moments, never
-//! across an await. Must never hold a secret or the content of a row.
+//! across an await. Must never hold a secret, or of a row more than the key that an error names.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},

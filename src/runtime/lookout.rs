@@ -11,7 +11,10 @@ use tracing::{debug, warn};
 use crate::{
     config::Config,
     model::EntityName,
-    postgres::{Client, ConnectSettings, Purpose, SlotWal, publication_oid, published_tables, slot_wal},
+    postgres::{
+        Client, ConnectSettings, Purpose, SlotWal, leaves_out_operations, publication_oid, published_tables,
+        slot_wal,
+    },
 };
 
 use super::{
@@ -132,17 +135,19 @@ impl Watch {
         if self.publication != oid {
             return Ok(Some(format!("the publication {name} was dropped or made anew")));
         }
+        if self.config.source.manage_publication && leaves_out_operations(client, name).await? {
+            return Ok(Some(format!("the publication {name} leaves operations out")));
+        }
         let published = published_tables(client, name).await?;
-        let usable = plan::entities(&self.wanted, now);
-        // Of those that this term has published: the others are taken up when they become usable.
-        let ran = |entity: &&EntityName| {
-            self.tables.get(*entity).is_some_and(|table| table.problem.is_none())
-                && !published.contains(entity)
+        // Of those that run: the others are taken up when they become usable.
+        let is_taken_out = |entity: &&EntityName| {
+            let before = self.tables.get(*entity).filter(|table| table.problem.is_none());
+            let is_there =
+                before.is_some_and(|before| now.get(*entity).is_some_and(|now| now.oid == before.oid));
+            is_there && !published.contains(entity)
         };
-        Ok(usable
-            .iter()
-            .find(ran)
-            .map(|entity| format!("the table {entity} was taken out of the publication")))
+        let taken_out = now.keys().find(is_taken_out);
+        Ok(taken_out.map(|entity| format!("the table {entity} was taken out of the publication")))
     }
 
     /// A table that runs has got a problem: worth a line, once.

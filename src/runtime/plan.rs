@@ -51,6 +51,10 @@ pub(super) enum Verdict {
     Held {
         reason: String,
     },
+    /// Its table cannot be used: it is built again once it can, and the slot keeps nothing for it.
+    Unusable {
+        reason: String,
+    },
     /// It never ran, and cannot.
     Refused {
         reason: String,
@@ -284,7 +288,7 @@ pub(super) async fn decide(
     }
     if !planned.iter().any(|plan| plan.verdict == Verdict::Runs) {
         let reasons = planned.iter().map(|plan| match &plan.verdict {
-            Verdict::Held { reason } | Verdict::Refused { reason } => {
+            Verdict::Held { reason } | Verdict::Unusable { reason } | Verdict::Refused { reason } => {
                 format!("{}: {reason}", plan.stored.name)
             }
             Verdict::Runs => String::new(),
@@ -369,6 +373,8 @@ fn plan_one(
         ..StoredMapping::new(mapping.name.as_str(), mapping.entity.clone(), table.oid, identity)
     };
     let mut purge = before.is_some_and(|before| before.purge);
+    // Not published, perhaps for a while: what is changed of it then is in no stream.
+    let unusable = table.problem.is_some();
     let mut refusal = table.problem.clone();
     let mut stored = match (before, decision) {
         (None, Decision::New { backfill }) => {
@@ -417,8 +423,12 @@ fn plan_one(
         Some(reason) => {
             stored.status = MappingStatus::Refused;
             stored.last_error = Some(reason.clone());
-            if before.is_some() {
-                Verdict::Held { reason }
+            if let Some(before) = before {
+                if unusable && before.built >= before.generation {
+                    stored.generation = stored.generation.max(before.generation + 1);
+                    purge |= source.purge;
+                }
+                if unusable { Verdict::Unusable { reason } } else { Verdict::Held { reason } }
             } else {
                 (stored.generation, stored.built) = (0, 0);
                 Verdict::Refused { reason }

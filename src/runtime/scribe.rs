@@ -5,7 +5,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
 use tracing::debug;
 
 use crate::{
@@ -74,7 +75,7 @@ pub(super) enum ScribeEvent {
 pub(super) struct Scribe {
     notes: mpsc::UnboundedSender<Note>,
     pub(super) events: mpsc::UnboundedReceiver<ScribeEvent>,
-    task: JoinHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 impl Scribe {
@@ -83,7 +84,13 @@ impl Scribe {
         let (notes, incoming) = mpsc::unbounded_channel();
         let (outgoing, events) = mpsc::unbounded_channel();
         let store = Store::new(installation);
-        let task = tokio::spawn(serve(store, client, installation.to_owned(), incoming, outgoing));
+        let task = AbortOnDropHandle::new(tokio::spawn(serve(
+            store,
+            client,
+            installation.to_owned(),
+            incoming,
+            outgoing,
+        )));
         Self { notes, events, task }
     }
 

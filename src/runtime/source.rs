@@ -9,7 +9,7 @@ use crate::{
     model::{EntityName, Lsn},
     postgres::{
         Client, ErrorKind, PublicationPlan, SlotState, SystemIdentity, create_slot, drop_slot,
-        ensure_publication, find_slot, publication_oid, published_tables,
+        ensure_publication, find_slot, leaves_out_operations, publication_oid, published_tables,
     },
     state::{Installation, Store},
 };
@@ -76,8 +76,11 @@ pub(super) async fn prepare(
         // As before until the slot is read with another one: or a crash in between would hide the gap.
         publication: stored.as_ref().map_or(settings.publication.as_str(), |s| &s.publication).to_owned(),
         publication_oid: stored.as_ref().and_then(|stored| stored.publication_oid),
-        system_identifier: system.system_identifier,
-        timeline: system.timeline,
+        system_identifier: stored
+            .as_ref()
+            .map_or(&system.system_identifier, |s| &s.system_identifier)
+            .clone(),
+        timeline: stored.as_ref().map_or(system.timeline, |stored| stored.timeline),
         confirmed: stored.as_ref().map_or(Lsn::ZERO, |stored| stored.confirmed),
         term: stored.as_ref().map_or(0, |stored| stored.term) + 1,
         baseline: stored.as_ref().and_then(|stored| stored.baseline),
@@ -94,13 +97,15 @@ pub(super) async fn prepare(
             warn_of_missed(&store.miss_changes(state, &missing, settings.purge_on_repair).await?);
         }
     }
-    publish(control, settings, &plan::entities(wanted, tables)).await?;
+    // By the session that is fenced: what a former leader begins late is never made.
+    publish(state, settings, &plan::entities(wanted, tables)).await?;
+    let publication = publication_oid(control, &settings.publication).await?;
     let published = wal_position(control).await?;
     if fresh && slot.is_some() {
-        drop_slot(control, &settings.slot).await?;
+        drop_slot(state, &settings.slot).await?;
     }
     let confirmed = match slot.filter(|_| !fresh) {
-        Some(slot) => slot.confirmed,
+        Some(slot) => slot.confirmed.ok_or_else(|| TermError::HalfMade { slot: settings.slot.clone() })?,
         None => match make_slot(context, control, &settings.slot, shutdown).await? {
             Some(position) => {
                 installation.baseline = Some(assigned_xid(control).await?);
@@ -113,8 +118,13 @@ pub(super) async fn prepare(
         installation.baseline = Some(assigned_xid(control).await?);
     }
     installation.confirmed = confirmed;
+    // A slot may be long in the making.
+    if publication_oid(control, &settings.publication).await? != publication {
+        return Err(TermError::Unpublished { publication: settings.publication.clone() });
+    }
     installation.publication.clone_from(&settings.publication);
-    installation.publication_oid = publication_oid(control, &settings.publication).await?;
+    installation.publication_oid = publication;
+    (installation.system_identifier, installation.timeline) = (system.system_identifier, system.timeline);
     let joined = confirmed.max(published);
     Ok(Some(Source {
         confirmed,
@@ -136,7 +146,10 @@ async fn unpublished(
     entities: &[EntityName],
     tables: &plan::Tables,
 ) -> Result<Vec<(EntityName, u32)>, TermError> {
-    let published = published_tables(control, publication).await?;
+    let mut published = published_tables(control, publication).await?;
+    if leaves_out_operations(control, publication).await? {
+        published.clear();
+    }
     let missing = entities.iter().filter(|entity| !published.contains(entity));
     let oid = |entity: &EntityName| tables.get(entity).map_or(0, |table| table.oid);
     Ok(missing.map(|entity| (entity.clone(), oid(entity))).collect())
@@ -194,14 +207,18 @@ fn gap(stored: &Installation, found: &Found<'_>) -> Option<String> {
         return None;
     }
     let Some(slot) = found.slot else { return Some(format!("the slot {} is gone", stored.name)) };
+    // Whoever makes it, it is not the one that was read.
+    let Some(confirmed) = slot.confirmed else {
+        return Some(format!("the slot {} was made anew, and is not finished", stored.name));
+    };
     if let Some(reason) = &slot.lost {
         return Some(format!("the server has given the slot {} up: {reason}", stored.name));
     }
     // A position is saved before it is confirmed, so ours is never behind.
-    if slot.confirmed > stored.confirmed {
+    if confirmed > stored.confirmed {
         return Some(format!(
-            "the slot {} stands at {}, ahead of the {} that was saved: somebody moved it or made it anew",
-            stored.name, slot.confirmed, stored.confirmed
+            "the slot {} stands at {confirmed}, ahead of the {} that was saved: somebody moved it or made it anew",
+            stored.name, stored.confirmed
         ));
     }
     publication_gap(stored, found)

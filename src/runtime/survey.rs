@@ -1,7 +1,8 @@
 //! What the pump sees of itself, once a second: for health, metrics and the page.
 //!
 //! Made by the pump and handed over whole, so that nobody who asks is waited for, and nobody who asks waits. Names
-//! mappings, tables and plugins; never holds a key or a row.
+//! mappings, tables and plugins; never holds a row. Errors are told as they are in the log: they name the key of the row
+//! that they are about, and what a plugin or a receiver has said.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -215,7 +216,9 @@ impl Pump {
             Some(Told { class: None, code: "cannot-run".to_owned(), message: reason.to_owned() })
         };
         let (state, attempts, error) = match (&lane.planned.verdict, &lane.failure) {
-            (Verdict::Held { reason }, _) => (MappingState::Held, 0, held(reason)),
+            (Verdict::Held { reason } | Verdict::Unusable { reason }, _) => {
+                (MappingState::Held, 0, held(reason))
+            }
             (Verdict::Refused { reason }, _) => (MappingState::Refused, 0, held(reason)),
             (Verdict::Runs, failure) => {
                 let state = match failure {

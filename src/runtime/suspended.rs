@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use crate::{
     control,
-    postgres::{self, Client, Leadership, slot_wal},
+    postgres::{self, Client, slot_wal},
     state::{CHANNEL, Store, Suspension},
 };
 
@@ -39,8 +39,11 @@ pub(super) async fn idle(
     suspension: Suspension,
     shutdown: &CancellationToken,
 ) -> Result<bool, TermError> {
-    if !suspension.settled && !settle(context, &client, shutdown).await? {
-        return Ok(false);
+    if !suspension.settled {
+        control::settle(&context.settings, &context.config.source.slot, shutdown).await?;
+        if shutdown.is_cancelled() {
+            return Ok(false);
+        }
     }
     client.batch_execute(&format!("listen {CHANNEL}")).await.map_err(postgres::Error::from)?;
     let mut told: Option<Instant> = None;
@@ -67,20 +70,6 @@ pub(super) async fn idle(
     }
     info!(installation, "the installation is resumed");
     client.close().await;
-    Ok(true)
-}
-
-/// Takes the lead, which nobody uses now, and settles; false when it was told to stop.
-async fn settle(context: &Context, client: &Client, shutdown: &CancellationToken) -> Result<bool, TermError> {
-    let installation = context.config.source.slot.as_str();
-    let leadership = match Leadership::acquire(&context.settings, installation, shutdown).await {
-        Ok(leadership) => leadership,
-        Err(_) if shutdown.is_cancelled() => return Ok(false),
-        Err(error) => return Err(error.into()),
-    };
-    let settled = control::settle(client, installation).await;
-    leadership.release().await;
-    settled?;
     Ok(true)
 }
 

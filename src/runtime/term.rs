@@ -105,7 +105,7 @@ pub(super) async fn run(
     let leading = async {
         // As they are now, however long another host has led meanwhile.
         let (tables, _) = plan::look(config, &control, &wanted).await?;
-        let grounds = Grounds { wanted, tables, control, lease: leadership.lease() };
+        let grounds = Grounds { wanted, tables, control, leadership: &leadership };
         lead(context, plugins, grounds, reloads, shutdown, streamed).await
     };
     let led = tokio::select! {
@@ -117,17 +117,17 @@ pub(super) async fn run(
 }
 
 /// What a term begins on.
-struct Grounds {
+struct Grounds<'a> {
     wanted: Vec<plan::WantedMapping>,
     tables: plan::Tables,
     control: Client,
-    lease: Lease,
+    leadership: &'a Leadership,
 }
 
 async fn lead(
     context: &Context,
     plugins: &Arc<PluginSet>,
-    Grounds { wanted, tables, control, lease }: Grounds,
+    Grounds { wanted, tables, control, leadership }: Grounds<'_>,
     reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
     shutdown: &CancellationToken,
     streamed: &mut bool,
@@ -137,18 +137,22 @@ async fn lead(
     if suspended::suspension(context, &state).await?.is_some() {
         return Ok(Ended::Again);
     }
-    fence(&context.settings, &state, &context.config.source.slot).await?;
     let given_up = async {
         shutdown.cancelled().await;
         tokio::time::sleep(GIVE_UP_LIMIT).await;
     };
     // Told to stop, it is left to end by itself: dropped in the middle, it would leave a slot half made, and a
     // server process that waits for it.
-    let prepared = tokio::select! {
-        prepared = source::prepare(context, &control, &state, &wanted, &tables, shutdown) => prepared,
+    let preparing = async {
+        let fenced = fence(&state, leadership).await?;
+        let prepared = source::prepare(context, &control, &state, &wanted, &tables, shutdown).await?;
+        Ok::<_, TermError>((leadership.lease(fenced), prepared))
+    };
+    let (lease, prepared) = tokio::select! {
+        prepared = preparing => prepared?,
         () = given_up => return Ok(Ended::Shutdown),
     };
-    let Some(source) = prepared? else { return Ok(Ended::Shutdown) };
+    let Some(source) = prepared else { return Ok(Ended::Shutdown) };
     let (mut planned, scoped) =
         plan::decide(&context.config, &state, wanted.clone(), &tables, &source).await?;
     recover::take_up(context, &state, &mut planned, &source).await?;
@@ -301,6 +305,13 @@ fn assemble(
                     "does not run, and the slot keeps what it misses: {reason}",
                 );
                 ledger.attach_frozen(id, accepted);
+                None
+            }
+            Verdict::Unusable { reason } => {
+                error!(
+                    mapping = planned.stored.name,
+                    "does not run, and is built again once it can: {reason}"
+                );
                 None
             }
             Verdict::Refused { reason } => {

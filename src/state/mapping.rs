@@ -94,7 +94,8 @@ impl Store {
         purge: bool,
     ) -> Result<Vec<String>, StateError> {
         let rebuild = "update anabranch.mapping as m \
-                       set generation = m.generation + 1, purge = m.purge or $4, updated_at = now() \
+                       set generation = case when m.built < m.generation then m.generation \
+                       else m.generation + 1 end, purge = m.purge or $4, updated_at = now() \
                        from unnest($2::text[], $3::oid[]) as t (entity, oid) where m.installation = $1 \
                        and m.entity = t.entity and m.table_oid = t.oid and m.generation > 0 \
                        returning m.name, m.entity";
@@ -202,9 +203,14 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets a mapping that is no longer in the config.
+    /// Forgets a mapping that is no longer in the config, in the runs of its table as well: one of this name that
+    /// comes later has read nothing of what they have.
     pub async fn forget_mapping(&self, client: &Client, name: &str) -> Result<(), StateError> {
-        let query = "delete from anabranch.mapping where installation = $1 and name = $2";
+        let query = "with ended as (delete from anabranch.run where installation = $1 \
+                     and mappings = array[$2::text] and status not in ('complete', 'cancelled')), \
+                     left_by as (update anabranch.run set mappings = array_remove(mappings, $2::text) \
+                     where installation = $1 and $2 = any (mappings) and cardinality(mappings) > 1) \
+                     delete from anabranch.mapping where installation = $1 and name = $2";
         client
             .execute(query, &[&self.installation, &name])
             .await

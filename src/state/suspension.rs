@@ -88,17 +88,24 @@ impl Store {
         .await
     }
 
-    /// Ends a suspension; says whether there was one.
+    /// Ends a suspension; says whether there was one. One that was never settled has changed nothing, and leaves
+    /// nothing to take up.
     pub async fn resume(&self, client: &Client, purge: bool) -> Result<bool, StateError> {
         let query = "update anabranch.suspension set resumed_at = now(), purge = purge or $2 \
                      where installation = $1 and resumed_at is null";
+        let withdraw = "delete from anabranch.suspension \
+                        where installation = $1 and resumed_at is null and not settled";
         atomically(client, async {
+            let withdrawn = client
+                .execute(withdraw, &[&self.installation])
+                .await
+                .map_err(StateError::query("withdraw a suspension"))?;
             let resumed = client
                 .execute(query, &[&self.installation, &purge])
                 .await
                 .map_err(StateError::query("resume"))?;
             self.notify(client).await?;
-            Ok(resumed > 0)
+            Ok(withdrawn + resumed > 0)
         })
         .await
     }

@@ -65,7 +65,7 @@ async fn somebody_elses_publication_is_left_alone() {
         ensure_publication(&client, &PublicationPlan { name, managed, tables }).await
     };
     let error = ensure("theirs", true, &tables).await.unwrap_err();
-    assert!(error.to_string().contains("managed = false"), "{error}");
+    assert!(error.to_string().contains("manage_publication = false"), "{error}");
     assert_eq!(ensure("theirs", false, &tables).await.unwrap(), Default::default());
     assert_eq!(published_tables(&client, "theirs").await.unwrap().len(), 2);
     assert!(!drop_publication(&client, "theirs").await.unwrap());

@@ -49,7 +49,7 @@ async fn c061_the_creation_names_what_it_waits_for_and_can_be_given_up() {
     let created = create_slot(&settings, &watch, &database.name, false, &never).await.unwrap();
     let slot = find_slot(&watch, &database.name).await.unwrap().unwrap();
     assert_eq!(slot.plugin.as_deref(), Some("pgoutput"));
-    assert_eq!(slot.confirmed, created.consistent_point);
+    assert_eq!(slot.confirmed, Some(created.consistent_point));
     assert!(drop_slot(&watch, &database.name).await.unwrap());
     assert!(!drop_slot(&watch, &database.name).await.unwrap());
 }

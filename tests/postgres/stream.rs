@@ -63,7 +63,7 @@ async fn changes_arrive_and_what_is_confirmed_is_not_sent_again() {
     let slot = find_slot(&client, &database.name).await.unwrap().unwrap();
     assert_eq!(
         (slot.confirmed, slot.active_pid, slot.lost),
-        (end, None, None),
+        (Some(end), None, None),
         "given free, at the confirmed position"
     );
 

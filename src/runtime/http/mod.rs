@@ -2,7 +2,7 @@
 //!
 //! Each connection is for one request, and has a limit for its headers and for the whole, so that a slow client holds
 //! a place for seconds; where there are too many, the oldest goes. It changes nothing and asks for no password:
-//! whoever may reach the address may read what is there, which is neither a secret nor a row.
+//! whoever may reach the address may read what is there, which is no secret, and of rows at most the keys that errors name.
 //!
 //! - the server → here; who answers what → `site`
 //! - `/healthz` → `shape`; `/api/status` → `status`; `/` → `page`
