@@ -97,6 +97,12 @@ async fn what_each_language_costs() {
         }
         let batch = filled(1000);
         let selection = all(&batch);
+        drop(transform);
+        let transform = plugin.transform(
+            &EntityName::new("public", "products"),
+            BTreeMap::from([("fresh".to_owned(), String::new())]),
+        );
+        transform.call(&batch, &selection).await.unwrap();
         let before = anonymous_kib();
         // As many at once as there may be: one of them has an instance already.
         let calls = (0..INSTANCES).map(|_| transform.call(&batch, &selection));
