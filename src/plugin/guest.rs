@@ -80,9 +80,10 @@ impl Guest {
         Ok(Self { store, instance, born: Instant::now(), calls: 0 })
     }
 
-    /// Whether it may go on serving.
+    /// Whether it may go on serving: neither too often called, nor too old, nor grown so far that the next call would
+    /// not have half of the memory limit to itself.
     pub(super) fn is_fresh(&self, calls: u32, age: Duration) -> bool {
-        self.calls < calls && self.born.elapsed() < age
+        self.calls < calls && self.born.elapsed() < age && !self.store.data().limits.is_half_used()
     }
 
     pub(super) fn settings(&self) -> &Settings {

@@ -46,6 +46,12 @@ impl Limits {
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, used: 0 }
     }
+
+    /// Whether more than half of the limit is taken. Memories never shrink: engines with a garbage collector, and
+    /// guests that leak, grow from call to call until an innocent one would meet the limit.
+    pub(super) fn is_half_used(&self) -> bool {
+        self.used > self.limit / 2
+    }
 }
 
 impl ResourceLimiter for Limits {
@@ -100,6 +106,13 @@ mod tests {
         assert!(limits.memory_growing(0, 300, None).unwrap(), "a second memory");
         let error = limits.memory_growing(300, 301, None).unwrap_err();
         assert_eq!(error.downcast_ref(), Some(&LimitError::Memory { wanted: 601, limit: 600 }));
+    }
+
+    #[test]
+    fn half_of_the_limit_is_told() {
+        let mut limits = Limits::new(600);
+        assert!(limits.memory_growing(0, 300, None).unwrap() && !limits.is_half_used());
+        assert!(limits.memory_growing(300, 301, None).unwrap() && limits.is_half_used());
     }
 
     #[test]

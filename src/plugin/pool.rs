@@ -1,4 +1,4 @@
-//! The instances of one revision: a bounded number, reused, recycled by age.
+//! The instances of one revision: a bounded number, reused, recycled by calls, age and memory.
 
 use std::{
     sync::{
@@ -126,7 +126,9 @@ impl Lease<'_> {
     /// The call went well: the instance may serve again.
     pub(super) fn give_back(mut self) {
         self.fate.discarded = None;
-        self.pool.idle().push(self.guest);
+        if self.guest.is_fresh(self.pool.recycle.0, self.pool.recycle.1) {
+            self.pool.idle().push(self.guest);
+        }
     }
 }
 

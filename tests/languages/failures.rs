@@ -64,6 +64,23 @@ async fn what_goes_wrong_concerns_its_own_change() {
     }
 }
 
+/// Engines with a garbage collector grow from call to call: an instance is replaced before it meets its limit.
+#[tokio::test(flavor = "multi_thread")]
+async fn c085_no_call_meets_the_memory_limit_for_what_earlier_ones_left() {
+    let cache_dir = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled"));
+    let settings = HostSettings { cache_dir, memory: 40 << 20, instances: 1, ..HostSettings::default() };
+    let host = PluginHost::new(settings).unwrap();
+    let note = "a note of some length, ".repeat(1000);
+    let rows: Vec<_> = (0..100).map(|_| ("1", note.as_str())).collect();
+    let batch = notes(&rows);
+    for (name, transform) in fixtures(&host) {
+        for call in 0..60 {
+            let outcomes = transform.call(&batch, &all(&batch)).await;
+            outcomes.unwrap_or_else(|fault| panic!("{name}, call {call}: {fault}"));
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn loops_and_hoards_end_at_their_limits() {
     let settings = HostSettings { call_deadline: Duration::from_secs(3), ..HostSettings::default() };

@@ -69,8 +69,13 @@ pub fn build(anabranch: impl AsRef<Path>, guest: &Guest) -> Result<PathBuf> {
     if built.is_file() {
         return Ok(built);
     }
-    // One at a time: versions of one guest share cargo's output file.
-    let _lock = FileLock::hold(&target_dir().join("guests/build.lock"))?;
+    // One at a time in Rust: versions of one guest share cargo's output file. In the others: for the memory.
+    let lock = match language {
+        Language::Rust => "guests/build.lock",
+        Language::JavaScript => "guests/build-javascript.lock",
+        Language::Python => "guests/build-python.lock",
+    };
+    let _lock = FileLock::hold(&target_dir().join(lock))?;
     if built.is_file() {
         return Ok(built);
     }
