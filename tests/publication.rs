@@ -145,3 +145,14 @@ async fn a_table_that_was_taken_out_of_a_publication_of_somebody_elses_is_built_
     generations(&scene, "public.orders 1/1, public.products 2/2").await;
     settled(&scene).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c041_a_publication_that_is_renamed_away_and_back_does_not_stop_the_stream_for_ever() {
+    let scene = built().await;
+    execute(&scene, "alter publication \"NAME\" rename to elsewhere").await;
+    execute(&scene, CHANGE_BOTH).await;
+    execute(&scene, "alter publication elsewhere rename to \"NAME\"").await;
+    settled(&scene).await;
+    execute(&scene, CHANGE_BOTH).await;
+    settled(&scene).await;
+}

@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use anabranch::{
     model::{DocumentOperation, FailureClass},
-    sink::{Progress, Sink, SinkSettings, SqliteSettings, build},
+    sink::{Fence, Progress, Sink, SinkSettings, SqliteSettings, build},
 };
 use rusqlite::{Connection, OpenFlags};
 use support::Batch;
@@ -295,7 +295,12 @@ async fn c066_a_delivery_given_up_is_never_carried_out_after_a_later_one() {
 }
 
 fn progress(token: &str) -> Progress {
-    Progress { key: "shop/products".to_owned(), token: token.to_owned() }
+    under(1, token)
+}
+
+fn under(term: i64, token: &str) -> Progress {
+    let fence = Fence { owner: "cluster".to_owned(), term };
+    Progress { key: "shop/products".to_owned(), token: token.to_owned(), fence }
 }
 
 async fn token(sink: &dyn Sink) -> Option<String> {
@@ -321,6 +326,32 @@ async fn c066_progress_is_stored_with_its_documents_and_handed_back() {
     second.deliver(&Batch::new().build(), Some(&progress("two"))).await.unwrap();
     assert_eq!(token(&*second).await.as_deref(), Some("two"), "alone, where it is asked for");
     assert!(second.has_destination("products").await.unwrap());
+}
+
+#[tokio::test]
+async fn c063_a_former_leader_writes_nothing_after_a_later_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.db");
+    // As an earlier release has made it.
+    let user = Connection::open(&path).unwrap();
+    user.execute_batch(
+        "create table _anabranch_progress (key text not null primary key, token text not null)",
+    )
+    .unwrap();
+    let (former, later) = (sink(&path), sink(&path));
+    former.deliver(&Batch::new().upsert("1", "1").build(), Some(&under(3, "three"))).await.unwrap();
+    later.deliver(&Batch::new().upsert("1", "2").build(), Some(&under(4, "four"))).await.unwrap();
+    let late = former.deliver(&Batch::new().upsert("1", "1").build(), Some(&under(3, "late"))).await;
+    assert_eq!(late.unwrap_err().code, "superseded");
+    former.purge("products", Some(&under(3, "late"))).await.unwrap_err();
+    assert_eq!(
+        (token(&*later).await.as_deref(), rows(&path, "products")),
+        (Some("four"), vec![row("1", "2")])
+    );
+    // Another cluster counts for itself.
+    let other = Progress { fence: Fence { owner: "another".to_owned(), term: 1 }, ..under(1, "other") };
+    former.deliver(&Batch::new().upsert("1", "3").build(), Some(&other)).await.unwrap();
+    assert_eq!(rows(&path, "products"), [row("1", "3")]);
 }
 
 #[tokio::test]

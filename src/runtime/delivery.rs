@@ -139,6 +139,7 @@ mod tests {
             installation: "shop".to_owned(),
             mapping: "products".to_owned(),
             history: History { system: "7".to_owned(), timeline: 1 },
+            leadership: 1,
             generation: 1,
             position: Lsn(position),
             run: None,

@@ -89,6 +89,13 @@ pub enum TermError {
 }
 
 impl TermError {
+    /// Whether the walsender has come to changes that it cannot decode: they were written while the publication did
+    /// not exist (SQLSTATE 42704), and reading them again does not help.
+    pub(super) fn is_undecodable(&self, publication: &str) -> bool {
+        let Self::Postgres(error) = self else { return false };
+        error.sqlstate() == Some("42704") && error.to_string().contains(&format!("\"{publication}\""))
+    }
+
     /// Whether trying again by itself may help, without anybody mending anything.
     #[must_use]
     pub fn is_transient(&self) -> bool {

@@ -42,6 +42,7 @@ pub(super) fn as_stored(stored: &StoredMapping, source: &Source) -> Token {
         installation: installation.name.clone(),
         mapping: stored.name.clone(),
         history: History { system: installation.system_identifier.clone(), timeline: installation.timeline },
+        leadership: installation.term,
         generation: stored.generation,
         position: stored.accepted.max(source.confirmed),
         run: None,
@@ -61,7 +62,8 @@ pub(super) async fn recover(outlet: &Outlet, key: &str) -> Result<Option<Token>,
     })
 }
 
-/// Asks the sinks of all mappings that run, and lets the plan follow.
+/// Asks the sinks of all mappings that run, and lets the plan follow. Gives the latest leadership that any of them
+/// has seen: this one must be later, or what it writes is refused.
 ///
 /// # Errors
 /// The state schema.
@@ -70,7 +72,8 @@ pub(super) async fn take_up(
     state: &Client,
     planned: &mut [Planned],
     source: &Source,
-) -> Result<(), TermError> {
+) -> Result<i64, TermError> {
+    let mut latest = 0;
     let mut shares = shared_destinations(planned.iter().map(|plan| {
         let mapping = &plan.mapping;
         (mapping.name.as_str(), place(&context.config, &mapping.sink), mapping.destination.as_str())
@@ -103,11 +106,16 @@ pub(super) async fn take_up(
             lose(plan, source);
             store.save_mapping(state, &plan.stored).await?;
         }
-        if !follow(plan, found.as_ref(), source) {
+        let ours = found.as_ref().filter(|token| token.history.system == plan.token.history.system);
+        let seen = ours.map_or(0, |token| token.leadership);
+        latest = latest.max(seen);
+        let follows = follow(plan, found.as_ref(), source);
+        plan.token.leadership = plan.token.leadership.max(seen);
+        if !follows {
             anchor(outlet, plan).await;
         }
     }
-    Ok(())
+    Ok(latest)
 }
 
 /// What a sink writes to: two that name one file write to the same destinations.

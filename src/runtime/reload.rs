@@ -1,6 +1,11 @@
 //! The plugins of the directory: loaded at start, and again whenever their content changes.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -19,21 +24,34 @@ pub struct PluginSet {
     pub plugins: BTreeMap<String, Plugin>,
     /// One sentence for each file that does not.
     pub problems: Vec<String>,
+    /// The plugin of each file.
+    files: BTreeMap<PathBuf, String>,
 }
 
 impl PluginSet {
-    /// Loads every plugin of the configured directory. What does not load is one of [`PluginSet::problems`].
-    pub async fn load(host: &PluginHost, config: &Config) -> Self {
+    /// Loads every plugin of the configured directory. What does not load is one of [`PluginSet::problems`]; what
+    /// its file had `before` stays, so that a file that is being copied, or is no plugin, takes nothing away.
+    pub async fn load(host: &PluginHost, config: &Config, before: Option<&Self>) -> Self {
         let mut set = Self::default();
-        for (_, plugin) in host.scan(&config.plugins.dir).await {
-            match plugin {
-                Ok(plugin) => {
-                    set.plugins.insert(plugin.revision().name.clone(), plugin);
+        for (path, plugin) in host.scan(&config.plugins.dir).await {
+            let plugin = match plugin {
+                Ok(plugin) => Some(plugin),
+                Err(error) => {
+                    set.problems.push(error.to_string());
+                    before.and_then(|before| before.of_file(&path)).cloned()
                 }
-                Err(error) => set.problems.push(error.to_string()),
+            };
+            if let Some(plugin) = plugin {
+                let name = plugin.revision().name.clone();
+                set.files.insert(path, name.clone());
+                set.plugins.insert(name, plugin);
             }
         }
         set
+    }
+
+    fn of_file(&self, path: &Path) -> Option<&Plugin> {
+        self.plugins.get(self.files.get(path)?)
     }
 
     /// What the plugins say of themselves.
@@ -50,6 +68,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(2);
 pub(super) async fn watch(
     host: PluginHost,
     config: Arc<Config>,
+    mut before: Arc<PluginSet>,
     changed: mpsc::Sender<Arc<PluginSet>>,
     shutdown: CancellationToken,
 ) {
@@ -64,12 +83,13 @@ pub(super) async fn watch(
         };
         loop {
             watcher.changed().await;
-            let set = PluginSet::load(&host, &config).await;
+            let set = Arc::new(PluginSet::load(&host, &config, Some(&before)).await);
+            before = Arc::clone(&set);
             for problem in &set.problems {
                 warn!("a plugin was not taken up, what ran before goes on: {problem}");
             }
             info!(%dir, plugins = set.plugins.len(), "the plugin directory changed");
-            if changed.send(Arc::new(set)).await.is_err() {
+            if changed.send(set).await.is_err() {
                 return;
             }
         }

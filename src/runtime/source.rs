@@ -1,6 +1,8 @@
 //! The source, brought to what the config means: state schema, publication, slot, and whether the stream has
 //! a gap.
 
+use std::sync::atomic::Ordering;
+
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -58,7 +60,15 @@ pub(super) async fn prepare(
     let slot = find_slot(control, &settings.slot).await?;
     let publication = publication_oid(control, &settings.publication).await?;
     let found = Found { slot: slot.as_ref(), system: &system, publication, named: &settings.publication };
-    let gap = stored.as_ref().and_then(|stored| gap(stored, &found));
+    let gap = stored.as_ref().and_then(|stored| gap(stored, &found)).or_else(|| {
+        let undecodable = context.undecodable.load(Ordering::Acquire);
+        undecodable.then(|| {
+            let name = &settings.publication;
+            format!(
+                "the slot has changes from when the publication {name} did not exist, which nobody can decode"
+            )
+        })
+    });
     let resumed = store.suspension(state).await?.filter(|suspension| suspension.resumed);
     if let (Some(reason), Some(stored)) = (&gap, &stored) {
         match &resumed {
@@ -122,6 +132,7 @@ pub(super) async fn prepare(
     if publication_oid(control, &settings.publication).await? != publication {
         return Err(TermError::Unpublished { publication: settings.publication.clone() });
     }
+    context.undecodable.store(false, Ordering::Release);
     installation.publication.clone_from(&settings.publication);
     installation.publication_oid = publication;
     (installation.system_identifier, installation.timeline) = (system.system_identifier, system.timeline);

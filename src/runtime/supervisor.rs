@@ -1,7 +1,14 @@
 //! Terms, one after the other: what a broken connection, a restarted server or a lost lock ends is begun
 //! again, with backoff.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -62,16 +69,20 @@ async fn serve(
 ) -> Result<(), RunError> {
     let settings = config.source.connect.clone();
     let host = PluginHost::new(config.plugins.host_settings())?;
-    let plugins = PluginSet::load(&host, &config).await;
+    let plugins = PluginSet::load(&host, &config, None).await;
     if !plugins.problems.is_empty() {
         return Err(RunError::Plugins(plugins.problems));
     }
     let sinks = build_sinks(&config)?;
     let (changed, mut reloads) = mpsc::channel(1);
     let health = Arc::clone(health);
-    let context = Context { config: Arc::new(config), settings, sinks, health, metrics };
-    let watching = tokio::spawn(reload::watch(host, Arc::clone(&context.config), changed, shutdown.clone()));
-    let ended = terms(&context, Arc::new(plugins), &mut reloads, shutdown).await;
+    let config = Arc::new(config);
+    let context = Context { config, settings, sinks, health, metrics, undecodable: AtomicBool::new(false) };
+    let plugins = Arc::new(plugins);
+    let watch =
+        reload::watch(host, Arc::clone(&context.config), Arc::clone(&plugins), changed, shutdown.clone());
+    let watching = tokio::spawn(watch);
+    let ended = terms(&context, plugins, &mut reloads, shutdown).await;
     watching.abort();
     for (name, sink) in &context.sinks {
         if let Err(failure) = sink.close().await {
@@ -106,6 +117,9 @@ async fn terms(
             Err(_) if shutdown.is_cancelled() => return Ok(()),
             Err(failure) => failure,
         };
+        if failure.is_undecodable(&context.config.source.publication) {
+            context.undecodable.store(true, Ordering::Release);
+        }
         if !streamed && !failure.is_transient() {
             return Err(failure.into());
         }

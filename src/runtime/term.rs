@@ -4,7 +4,11 @@
 //! publication and the slot to what the config means, decides what is new, rebuilt or refused, and pumps. Its
 //! tasks end with it.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -55,6 +59,8 @@ pub(super) struct Context {
     pub(super) sinks: BTreeMap<String, Arc<Outlet>>,
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<Metrics>,
+    /// The slot has changes that the server cannot decode: they are given up, and everything is built again.
+    pub(super) undecodable: AtomicBool,
 }
 
 /// How a term ended in good order.
@@ -152,10 +158,13 @@ async fn lead(
         prepared = preparing => prepared?,
         () = given_up => return Ok(Ended::Shutdown),
     };
-    let Some(source) = prepared else { return Ok(Ended::Shutdown) };
+    let Some(mut source) = prepared else { return Ok(Ended::Shutdown) };
     let (mut planned, scoped) =
         plan::decide(&context.config, &state, wanted.clone(), &tables, &source).await?;
-    recover::take_up(context, &state, &mut planned, &source).await?;
+    let seen = recover::take_up(context, &state, &mut planned, &source).await?;
+    // The state schema may have been made anew; what is in the sinks was not.
+    source.installation.term = source.installation.term.max(seen + 1);
+    planned.iter_mut().for_each(|plan| plan.token.leadership = source.installation.term);
     Store::new(context.config.source.slot.as_str()).save_installation(&state, &source.installation).await?;
     Store::new(context.config.source.slot.as_str()).forget_suspension(&state).await?;
     let term = source.installation.term;

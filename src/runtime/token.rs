@@ -12,7 +12,7 @@ use crate::{
     backfill::{Attempt, Cursor, Emission},
     model::{ChangeBatch, Failure, FailureClass, Lsn},
     pipeline::{LaneId, Ledger},
-    sink::Progress,
+    sink::{Fence, Progress},
 };
 
 /// Which history of which database positions belong to: the same number in another one is another place.
@@ -28,6 +28,9 @@ pub(super) struct Token {
     pub(super) installation: String,
     pub(super) mapping: String,
     pub(super) history: History,
+    /// The leadership that wrote it.
+    #[serde(default)]
+    pub(super) leadership: i64,
     /// The generation that made the documents.
     pub(super) generation: i64,
     /// Every transaction that was committed before is in the sink.
@@ -84,7 +87,8 @@ impl Token {
             let message = format!("the progress of {} cannot be written: {error}", self.mapping);
             Failure::new(FailureClass::Fatal, "token", message)
         })?;
-        Ok(Progress { key: self.key(), token })
+        let fence = Fence { owner: self.history.system.clone(), term: self.leadership };
+        Ok(Progress { key: self.key(), token, fence })
     }
 
     /// Reads what a sink has kept.
@@ -209,6 +213,7 @@ mod tests {
             installation: "shop".to_owned(),
             mapping: "products".to_owned(),
             history: history(),
+            leadership: 1,
             generation,
             position: Lsn(position),
             run,

@@ -95,6 +95,17 @@ pub struct Progress {
     pub key: String,
     /// What only the caller understands: JSON text.
     pub token: String,
+    /// Whose hand writes it: under the same owner a lower term never writes after a higher one.
+    pub fence: Fence,
+}
+
+/// The leadership under which something is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// Terms of other owners say nothing about each other.
+    pub owner: String,
+    /// Counts the leaderships.
+    pub term: i64,
 }
 
 /// A document that a sink did not take, although it took the rest of the batch.

@@ -55,7 +55,7 @@ impl Store {
         let begin = "insert into anabranch.suspension as old (installation, keep_slot, reason) \
                      values ($1, $2, $3) on conflict (installation) do update \
                      set keep_slot = excluded.keep_slot, reason = excluded.reason, suspended_at = now(), \
-                     settled = false, resumed_at = null, purge = false where old.resumed_at is not null";
+                     settled = false, resumed_at = null where old.resumed_at is not null";
         let go_further = "update anabranch.suspension set keep_slot = false, settled = false \
                           where installation = $1 and keep_slot and not $2";
         let failed = StateError::query;
@@ -89,10 +89,11 @@ impl Store {
     }
 
     /// Ends a suspension; says whether there was one. One that was never settled has changed nothing, and leaves
-    /// nothing to take up.
+    /// nothing to take up. A purge that was asked for stays asked for until a term has taken it up, also where it is asked
+    /// for after the resumption.
     pub async fn resume(&self, client: &Client, purge: bool) -> Result<bool, StateError> {
-        let query = "update anabranch.suspension set resumed_at = now(), purge = purge or $2 \
-                     where installation = $1 and resumed_at is null";
+        let query = "update anabranch.suspension set resumed_at = coalesce(resumed_at, now()), \
+                     purge = purge or $2 where installation = $1";
         let withdraw = "delete from anabranch.suspension \
                         where installation = $1 and resumed_at is null and not settled";
         atomically(client, async {

@@ -68,6 +68,7 @@ async fn abandon(demo: tokio::task::JoinHandle<Result<ExitCode>>) -> Result<Exit
     demo.abort();
     // Either way everything it held is dropped when this returns.
     let _ = demo.await;
+    say("everything is cleaned up");
     Ok(ExitCode::from(130))
 }
 
@@ -97,7 +98,9 @@ async fn demo(arguments: Arguments) -> Result<ExitCode> {
     }
 
     say(&format!("a throwaway Postgres with a shop of {} rows", grouped(arguments.rows)));
+    let started = Instant::now();
     let shop = Shop::open(arguments.rows).await?;
+    println!("   filled in {}", seconds(started.elapsed()));
     host.config(&shop.config())?;
     let destinations = ["products", "orders"].map(|table| Destination::new(host.path("search.db"), table));
 
@@ -116,8 +119,10 @@ async fn demo(arguments: Arguments) -> Result<ExitCode> {
         "   backfilled: {total} documents in {}, changes arriving all the while",
         seconds(started.elapsed())
     );
-    if let Some(document) = destinations[0].get("1")? {
-        println!("   products 1: {}", short(&document));
+    if let Some(id) = shop.a_product().await?
+        && let Some(document) = destinations[0].get(&id)?
+    {
+        println!("   products {id}: {}", short(&document));
     }
 
     say(&format!("product-search {FIRST} → {BUMPED}: its file is replaced while the host runs"));
@@ -168,7 +173,7 @@ async fn demo(arguments: Arguments) -> Result<ExitCode> {
     }
     let code = if equal && rebuilt && others_untouched { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     if !arguments.once {
-        what_next(&shop, &host, &binary);
+        what_next(&shop, &host, &binary).await?;
         // Ends by a signal (see `run`) or with the host.
         let mut pace = Pace::new("the host to end", Duration::MAX);
         while pace.again(host.is_running().map(|running| !running)).await? {}

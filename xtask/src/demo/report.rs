@@ -90,15 +90,18 @@ pub(super) fn say(text: &str) {
 }
 
 /// What a person can do while everything stays up.
-pub(super) fn what_next(shop: &Shop, host: &Host, binary: &Path) {
+pub(super) async fn what_next(shop: &Shop, host: &Host, binary: &Path) -> Result<()> {
     let url = shop.url();
     let (file, plugins) = (host.path("search.db"), host.path("plugins/product-search.wasm"));
     let (binary, config) = (binary.display(), host.path("anabranch.toml"));
     let config = config.display();
-    say("everything stays up until Ctrl-C; try");
+    say("everything stays up until Ctrl-C (the live changes have ended); try");
     let psql = if on_path("psql").is_some() { "psql" } else { "psql (any Postgres client)" };
-    println!("   {psql} '{url}' -c \"update products set name = 'Hello' where id = 1\"");
-    println!("   sqlite3 {} \"select document from products where id = '1'\"", file.display());
+    // One that the live changes have left.
+    if let Some(id) = shop.a_product().await? {
+        println!("   {psql} '{url}' -c \"update products set name = 'Hello' where id = {id}\"");
+        println!("   sqlite3 {} \"select document from products where id = '{id}'\"", file.display());
+    }
     println!("   {binary} status --config {config}");
     println!("   {binary} plan --config {config}");
     println!(
@@ -106,6 +109,7 @@ pub(super) fn what_next(shop: &Shop, host: &Host, binary: &Path) {
         plugins.display()
     );
     println!("   tail -f {}", host.path("host.log").display());
+    Ok(())
 }
 
 /// 1234567 → `1 234 567`.

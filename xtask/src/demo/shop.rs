@@ -41,6 +41,12 @@ impl Shop {
         Ok([u64::try_from(row.get::<_, i64>(0))?, u64::try_from(row.get::<_, i64>(1))?])
     }
 
+    /// The id of a product that has a document by now; the live changes spare none, not even the first.
+    pub(super) async fn a_product(&self) -> Result<Option<String>> {
+        let query = "select id::text as product from public.products where active order by id limit 1";
+        Ok(self.client.query_opt(query, &[]).await?.map(|row| row.get(0)))
+    }
+
     /// The config that a user would write.
     pub(super) fn config(&self) -> String {
         format!(
