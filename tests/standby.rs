@@ -73,3 +73,38 @@ async fn c063_a_leader_that_was_asleep_finds_that_it_leads_no_more() {
     scene.client.batch_execute("delete from public.products where id % 11 = 0").await.unwrap();
     scene.settled(PRODUCT_DOCUMENTS, "products").await;
 }
+
+/// A file that is being copied, or has become something else.
+fn spoil(host: &Host) -> Vec<u8> {
+    let file = host.path("plugins/product-search.wasm");
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    whole
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c089_half_a_plugin_takes_nothing_away_from_leader_and_standby() {
+    let (mut scene, mut standby) = pair().await;
+    let whole = spoil(&scene.host);
+    spoil(&standby);
+    scene.host.wait_log(0, "a plugin was not taken up", SOON).await.unwrap();
+    standby.wait_log(0, "a plugin was not taken up", SOON).await.unwrap();
+    scene.client.batch_execute("delete from public.products where id % 13 = 0").await.unwrap();
+    scene.settled(PRODUCT_DOCUMENTS, "products").await;
+    let from = scene.host.log_length();
+    std::fs::write(scene.host.path("plugins/product-search.wasm"), &whole).unwrap();
+    scene.host.wait_log(from, "the plugin directory changed", SOON).await.unwrap();
+    scene.client.batch_execute("update public.products set name = 'Whole' where id % 17 = 0").await.unwrap();
+    scene.settled(PRODUCT_DOCUMENTS, "products").await;
+    assert_eq!(
+        scene.text("select generation::text from anabranch.mapping").await,
+        "1",
+        "nothing is built again"
+    );
+
+    // Its own file is still half.
+    scene.host.kill().unwrap();
+    standby.wait_log(0, "streaming", SOON).await.unwrap();
+    scene.client.batch_execute("update public.products set name = 'Half' where id % 19 = 0").await.unwrap();
+    scene.settled(PRODUCT_DOCUMENTS, "products").await;
+}
