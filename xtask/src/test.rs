@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(steps.finish("test"));
     }
     let filter = arguments.filter.as_deref();
-    steps.step("tests", || test(cargo(&["test", "--no-fail-fast"]).args(filter)));
+    steps.step("tests", || test(cargo(&["test", "--no-fail-fast"]).args(filter).env(THREADS, threads())));
     steps.step("tests of the guests and their SDK", || {
         // Natively: a transform is tested without WebAssembly.
         test(cargo(&["test", "--workspace", "--no-fail-fast", "--manifest-path", GUESTS]).args(filter))
@@ -60,4 +60,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         lint::dependencies(&mut steps);
     }
     Ok(steps.finish("test"))
+}
+
+/// How many tests of a program run at once (the book of `rustc`, "Tests").
+const THREADS: &str = "RUST_TEST_THREADS";
+
+/// One more than there are cores, unless the user says: most tests wait for servers and hosts most of the time.
+fn threads() -> String {
+    std::env::var(THREADS).unwrap_or_else(|_| {
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        (cores + 1).to_string()
+    })
 }
