@@ -372,7 +372,8 @@ async fn a_mapping_that_is_taken_out_leaves_its_run_and_the_others_go_on_from_th
     shop.scene.config(crate::shop::TWO);
     let from = shop.scene.host.log_length();
     shop.scene.host.start().unwrap();
-    let line = shop.scene.host.wait_log(from, "goes on from its cursor", SOON).await.unwrap();
+    let line =
+        shop.scene.host.wait_log(from, "goes on from its cursor entity=public.products", SOON).await.unwrap();
     assert!(line.contains(&run), "{line}");
     shop.until_run(&format!("run = '{run}' and mappings = array['products']")).await;
     shop.asked(&["rate", "none"]);

@@ -8,6 +8,7 @@ use std::{
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::control::{Control, Goal, Item, PluginGoal, Standing, Step, Waited};
 
@@ -100,11 +101,13 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     let goal = Goal { targets: arguments.targets.clone(), plugins: arguments.plugins.clone() };
     let mut view = View::choose(context.output.json);
     let waited = context.block_on(async {
+        // Before anything is waited for: a signal that comes first would end the process instead.
+        let mut interrupt = signal(SignalKind::interrupt())?;
         let mut control = Control::connect(&connect, installation).await?;
         let waited = tokio::select! {
             waited = control.wait(&goal, arguments.timeout, |standing| view.show(standing)) => Some(waited?),
             // Nothing was changed; the same may be waited for again.
-            interrupted = tokio::signal::ctrl_c() => interrupted.map(|()| None)?,
+            _ = interrupt.recv() => None,
         };
         control.close().await;
         Ok(waited)
