@@ -412,6 +412,23 @@ async fn c096_no_secret_in_any_failure_debug_text_or_log() {
     assert!(!text.contains(&basic) && !log.contains(&basic), "{text}");
 }
 
+#[tokio::test]
+async fn c096_a_secret_is_not_quoted_in_part() {
+    // Wherever the quote ends: before, within and after the secret.
+    let receiver = Receiver::start(|request, number| {
+        Reply::with_body(500, &format!("{} {} end", "-".repeat(150 + number), request.headers["x-key"]))
+    })
+    .await;
+    let mut settings = settings(&receiver);
+    settings.headers.push(("x-key".to_owned(), Secret::new("Bearer marker-token")));
+    let sink = sink_of(settings);
+    for _ in 0..60 {
+        let failure = sink.deliver(&Batch::new().upsert("1", "1").build(), None).await.unwrap_err();
+        assert!(failure.message.contains("-----"), "the answer is quoted: {failure}");
+        assert!(!failure.message.contains("Bearer m"), "{failure}");
+    }
+}
+
 #[test]
 fn settings_that_cannot_work_are_refused_at_once() {
     let refused = |change: fn(&mut HttpSettings)| {

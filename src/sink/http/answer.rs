@@ -53,12 +53,12 @@ pub(super) fn describe(status: StatusCode, excerpt: &str) -> String {
     format!("answered {status}{said}; {advice}")
 }
 
-/// The beginning of what the receiver wrote, on one line.
-pub(super) fn excerpt(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(body);
-    let mut line: String =
-        text.trim().chars().take(EXCERPT).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.trim().chars().nth(EXCERPT).is_some() {
+/// The beginning of what the receiver wrote, on one line. Secrets must be out of it already: half of one
+/// would no longer be known as such.
+pub(super) fn excerpt(clean: &str) -> String {
+    let text = clean.trim();
+    let mut line: String = text.chars().take(EXCERPT).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(EXCERPT).is_some() {
         line.push('…');
     }
     line
@@ -75,7 +75,7 @@ pub(super) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
 }
 
 /// Reads the optional results in the body of a 2xx: `{"rejected":[{"index":0,"message":"…"}]}`. Anything
-/// without a member `rejected` says that all was taken.
+/// without a member `rejected` says that all was taken. The reasons are as the receiver wrote them.
 ///
 /// # Errors
 /// There is such a member, but it does not say which documents.
@@ -98,8 +98,8 @@ pub(super) fn results(body: &[u8], documents: usize) -> Result<Vec<(usize, Strin
                 documents.saturating_sub(1)
             ));
         };
-        let message = item.get("message").and_then(Value::as_str).map(|text| excerpt(text.as_bytes()));
-        rejected.push((index, message.unwrap_or_else(|| "rejected by the receiver".to_owned())));
+        let message = item.get("message").and_then(Value::as_str).unwrap_or("rejected by the receiver");
+        rejected.push((index, message.to_owned()));
     }
     rejected.sort_by_key(|(index, _)| *index);
     rejected.dedup_by_key(|(index, _)| *index);
@@ -150,7 +150,7 @@ mod tests {
         }
         let some =
             br#"{"rejected":[{"index":2},{"index":0,"message":"no\nname"},{"index":2,"message":"again"}]}"#;
-        let expected = vec![(0, "no name".to_owned()), (2, "rejected by the receiver".to_owned())];
+        let expected = vec![(0, "no\nname".to_owned()), (2, "rejected by the receiver".to_owned())];
         assert_eq!(results(some, 3), Ok(expected));
         for lie in [
             "{\"rejected\":[{\"index\":3}]}",
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn words_of_a_receiver_stay_on_a_line() {
-        assert_eq!(excerpt(b" a\r\n\x1b[31mb "), "a   [31mb");
-        assert_eq!(excerpt("é".repeat(500).as_bytes()).chars().count(), EXCERPT + 1);
+        assert_eq!(excerpt(" a\r\n\x1b[31mb "), "a   [31mb");
+        assert_eq!(excerpt(&"é".repeat(500)).chars().count(), EXCERPT + 1);
     }
 }

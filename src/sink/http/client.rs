@@ -180,9 +180,23 @@ impl Redactor {
         Self(texts.into_iter().map(Secret::new).collect())
     }
 
+    /// Also takes out the beginning of a secret at the end of the text, which may have been cut off there.
     pub(super) fn clean(&self, text: &str) -> String {
-        self.0.iter().fold(text.to_owned(), |text, secret| text.replace(secret.expose(), "[secret]"))
+        let whole = |text: String, secret: &Secret| text.replace(secret.expose(), "[secret]");
+        let mut clean = self.0.iter().fold(text.to_owned(), whole);
+        let begun = self.0.iter().filter_map(|secret| begun(&clean, secret.expose())).max();
+        if let Some(length) = begun {
+            clean.truncate(clean.len() - length);
+            clean.push_str("[secret]");
+        }
+        clean
     }
+}
+
+/// How many bytes at the end of the text are the beginning of this secret, if enough to tell something.
+fn begun(text: &str, secret: &str) -> Option<usize> {
+    let cuts = secret.char_indices().map(|(at, _)| at).rev();
+    cuts.take_while(|at| *at >= SHORTEST_SECRET).find(|at| text.ends_with(&secret[..*at]))
 }
 
 #[cfg(test)]
@@ -242,6 +256,11 @@ mod tests {
         let clean = redactor.clean(echoed);
         assert!(clean.starts_with("1 [secret]") && !clean.contains("marker"), "{clean}");
         assert!(!format!("{redactor:?}").contains("marker"));
+        for cut in ["x-key: Bearer marker-tok", "at /marker-", "by marker-k"] {
+            let clean = redactor.clean(cut);
+            assert!(clean.ends_with("[secret]") && !clean.contains("marker"), "{clean}");
+        }
+        assert_eq!(redactor.clean("at /m"), "at /m", "too short to tell anything");
     }
 
     #[test]

@@ -165,12 +165,12 @@ impl HttpSink {
         if status.is_success() {
             let body = self.read_answer(response).await?;
             return answer::results(&body, documents)
-                .map(|refused| Verdict::Taken(self.cleaned(refused)))
+                .map(|refused| Verdict::Taken(self.quoted(refused)))
                 .map_err(|what| self.failure(FailureClass::Fatal, "http-answer", what));
         }
         let text = read_some(response, REFUSAL_LIMIT).await;
         let class = answer::class(status);
-        let what = answer::describe(status, &self.redactor.clean(&answer::excerpt(&text)));
+        let what = answer::describe(status, &self.quote(&String::from_utf8_lossy(&text)));
         let mut failure = self.failure(class, &format!("http-{}", status.as_u16()), what);
         failure.retry_after = retry_after;
         match class {
@@ -179,8 +179,12 @@ impl HttpSink {
         }
     }
 
-    fn cleaned(&self, refused: Vec<(usize, String)>) -> Vec<(usize, String)> {
-        refused.into_iter().map(|(index, message)| (index, self.redactor.clean(&message))).collect()
+    fn quoted(&self, refused: Vec<(usize, String)>) -> Vec<(usize, String)> {
+        refused.into_iter().map(|(index, message)| (index, self.quote(&message))).collect()
+    }
+
+    fn quote(&self, words: &str) -> String {
+        answer::excerpt(&self.redactor.clean(words))
     }
 
     /// The whole body of a 2xx: one that is cut off may have had rejections in it, so it is no answer.
