@@ -73,8 +73,10 @@ impl Scene {
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{code} {error}: {stdout}{stderr}"))
     }
 
+    /// Its sessions have a name of their own: those of a command that has ended may still be there.
     fn spawn(&self, arguments: &[&str]) -> Child {
         let mut command = self.command(arguments);
+        command.env("PGAPPNAME", "spawned");
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
@@ -83,7 +85,7 @@ impl Scene {
         wait_until("somebody to listen", SOON, async || {
             let query = "select count(*) from pg_stat_activity where datname = current_database() \
                          and pid <> pg_backend_pid() and state = 'idle' and query <> '' \
-                         and application_name like '%/state'";
+                         and application_name = 'spawned/state'";
             Ok(self.client.query_one(query, &[]).await?.get::<_, i64>(0) == 1)
         })
         .await
@@ -212,7 +214,7 @@ async fn wait_begins_before_the_schema_is_there_and_ends_when_all_is_built() {
     scene.save_run(&run(RunStatus::Running)).await;
     // Its connection may be lost meanwhile.
     let end = "select pg_terminate_backend(pid) from pg_stat_activity \
-               where datname = current_database() and application_name like '%/state'";
+               where datname = current_database() and application_name = 'spawned/state'";
     scene.client.execute(end, &[]).await.unwrap();
     scene.listened().await;
     scene
