@@ -87,7 +87,7 @@ async fn compared(
     let (mut stored, mut runs) = (Vec::new(), Vec::new());
     if store.ready(&client).await? {
         runs = store.runs(&client).await?;
-        let suspension = store.suspension(&client).await?.filter(|suspension| !suspension.resumed);
+        let suspension = store.suspension(&client).await?.filter(Suspension::holds);
         notices.extend(suspension.map(|suspension| suspended(&suspension)));
         for mapping in store.mappings(&client).await? {
             let identity = serde_json::from_str(&mapping.identity).with_context(|| {

@@ -4,24 +4,14 @@
 //! one go, each with the place of its key or value, and an unknown key is answered with the nearest known
 //! one or with the section where it belongs. What the values mean is not decided here (see `resolve`).
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::collections::BTreeMap;
 
-use toml::{
-    Spanned,
-    de::{DeTable, DeValue},
+use toml::de::DeTable;
+
+use super::{
+    error::{At, Problems, did_you_mean, listed},
+    section::{Located, Section, TEXT, Text, Value},
 };
-
-use super::error::{At, Problems, did_you_mean, listed, nearest};
-
-/// A value and where it stands.
-#[derive(Clone, Debug)]
-pub(super) struct Located<T> {
-    pub(super) value: T,
-    pub(super) at: At,
-}
-
-/// A text as typed: its `${…}` not yet replaced, so that it may be quoted in messages.
-pub(super) type Text = Located<String>;
 
 /// The whole file.
 #[derive(Debug, Default)]
@@ -87,18 +77,6 @@ pub(super) struct SinkTable {
     pub(super) options: BTreeMap<String, Located<Value>>,
 }
 
-/// A value whose type depends on something else.
-#[derive(Clone, Debug)]
-pub(super) enum Value {
-    Text(String),
-    Integer(i64),
-    Bool(bool),
-    Table(Vec<(String, Text)>),
-    List(Vec<Text>),
-    /// Anything else, by the name of its type.
-    Other(&'static str),
-}
-
 /// `[[map]]`
 #[derive(Debug)]
 pub(super) struct MapTable {
@@ -150,42 +128,6 @@ pub(super) struct LogTable {
 const DURATION: &str = "a duration in quotes, such as \"5s\"";
 const SIZE: &str = "a size in quotes, such as \"64MiB\"";
 const ADDRESS: &str = "an address and a port in quotes, such as \"127.0.0.1:9187\"";
-const TEXT: &str = "text in quotes";
-
-/// The sections, and the keys that people put into the wrong one.
-const HOMES: &[(&str, &[&str])] = &[
-    (
-        "source",
-        &[
-            "url",
-            "slot",
-            "publication",
-            "manage_publication",
-            "purge_on_repair",
-            "status_interval",
-            "silence_limit",
-            "heartbeat_interval",
-        ],
-    ),
-    ("plugins", &["dir", "cache_dir", "memory_limit", "call_deadline", "max_output", "instances"]),
-    ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent", "statement_timeout"]),
-    ("pipeline", &["batch_rows", "batch_bytes", "queue_bytes", "drain_limit"]),
-    ("http", &["listen"]),
-    ("log", &["format", "level"]),
-    (
-        "[map]",
-        &[
-            "table",
-            "transform",
-            "sink",
-            "destination",
-            "auto_backfill",
-            "auto_backfill_on_version_change",
-            "purge_on_change",
-            "on_failure",
-        ],
-    ),
-];
 
 /// Reads the text of a file. What is wrong is added to `problems`; what could be read is given back.
 pub(super) fn read(text: &str, problems: &Problems) -> File {
@@ -340,212 +282,6 @@ fn log(mut section: Section<'_>) -> LogTable {
     table
 }
 
-/// A table being read. Each key is asked for once; [`Section::finish`] complains about those that were not.
-struct Section<'a> {
-    at: At,
-    entries: BTreeMap<&'a str, (usize, &'a Spanned<DeValue<'a>>)>,
-    /// The keys that were asked for, whether they were there or not.
-    known: Vec<&'static str>,
-    problems: &'a Problems,
-}
-
-impl<'a> Section<'a> {
-    fn new(table: &'a DeTable<'a>, at: At, problems: &'a Problems) -> Self {
-        let entry =
-            |(key, value): (&'a Spanned<Cow<'a, str>>, _)| (&**key.get_ref(), (key.span().start, value));
-        Self { at, entries: table.iter().map(entry).collect(), known: Vec::new(), problems }
-    }
-
-    fn path(&self, key: &str) -> String {
-        let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        let plain = !key.is_empty() && key.chars().all(bare);
-        let key = if plain { key.to_owned() } else { format!("{key:?}") };
-        if self.at.key.is_empty() { key } else { format!("{}.{key}", self.at.key) }
-    }
-
-    fn has(&self, key: &str) -> bool {
-        self.entries.contains_key(key)
-    }
-
-    fn take(&mut self, key: &'static str) -> Option<(At, &'a DeValue<'a>)> {
-        self.known.push(key);
-        let (_, value) = self.entries.remove(key)?;
-        Some((At { offset: Some(value.span().start), key: self.path(key) }, value.get_ref()))
-    }
-
-    fn wrong_type(&self, at: &At, expected: &str, found: &DeValue<'_>) {
-        // Where free text is wanted, what was typed may be a secret, even as a number.
-        let found = if expected == TEXT { kind_of(found).to_owned() } else { described(found) };
-        self.problems.add(at, format!("expected {expected}, found {found}"));
-    }
-
-    fn text(&mut self, key: &'static str, expected: &str) -> Option<Text> {
-        let (at, value) = self.take(key)?;
-        match value {
-            DeValue::String(text) => Some(Located { value: text.to_string(), at }),
-            other => {
-                self.wrong_type(&at, expected, other);
-                None
-            }
-        }
-    }
-
-    fn boolean(&mut self, key: &'static str) -> Option<Located<bool>> {
-        let (at, value) = self.take(key)?;
-        match value {
-            DeValue::Boolean(value) => Some(Located { value: *value, at }),
-            other => {
-                self.wrong_type(&at, "true or false, without quotes", other);
-                None
-            }
-        }
-    }
-
-    fn integer(&mut self, key: &'static str) -> Option<Located<i64>> {
-        let (at, value) = self.take(key)?;
-        match value {
-            DeValue::Integer(digits) => match i64::from_str_radix(digits.as_str(), digits.radix()) {
-                Ok(value) => Some(Located { value, at }),
-                Err(_) => {
-                    self.problems.add(&at, format!("{digits} is too large a number"));
-                    None
-                }
-            },
-            other => {
-                self.wrong_type(&at, "a whole number, without quotes", other);
-                None
-            }
-        }
-    }
-
-    /// A table of texts under names that are free.
-    fn texts(&mut self, key: &'static str) -> Vec<(String, Text)> {
-        let Some(section) = self.table(key) else { return Vec::new() };
-        section.into_texts()
-    }
-
-    fn into_texts(self) -> Vec<(String, Text)> {
-        let read = |(&key, &(_, value)): (&&'a str, &(usize, &'a Spanned<DeValue<'a>>))| {
-            let at = At { offset: Some(value.span().start), key: self.path(key) };
-            match value.get_ref() {
-                DeValue::String(text) => Some((key.to_owned(), Located { value: text.to_string(), at })),
-                other => {
-                    self.wrong_type(&at, TEXT, other);
-                    None
-                }
-            }
-        };
-        self.entries.iter().filter_map(read).collect()
-    }
-
-    fn table(&mut self, key: &'static str) -> Option<Section<'a>> {
-        let path = self.path(key);
-        let (at, value) = self.take(key)?;
-        match value {
-            DeValue::Table(table) => Some(Section::new(table, at, self.problems)),
-            other => {
-                let example = if path == "sink" { "sink.<name>" } else { path.as_str() };
-                self.wrong_type(&at, &format!("a table, as in [{example}]"), other);
-                None
-            }
-        }
-    }
-
-    /// An array of tables.
-    fn tables(&mut self, key: &'static str) -> Vec<Section<'a>> {
-        let Some((at, value)) = self.take(key) else { return Vec::new() };
-        let DeValue::Array(items) = value else {
-            self.wrong_type(&at, &format!("[[{key}]] with two brackets"), value);
-            return Vec::new();
-        };
-        let mut sections = Vec::new();
-        for (index, item) in items.iter().enumerate() {
-            let at = At { offset: Some(item.span().start), key: format!("{}[{index}]", at.key) };
-            match item.get_ref() {
-                DeValue::Table(table) => sections.push(Section::new(table, at, self.problems)),
-                other => self.wrong_type(&at, &format!("a table, as in [[{key}]]"), other),
-            }
-        }
-        sections
-    }
-
-    /// The keys that were not asked for and hold tables.
-    fn remaining_tables(&mut self) -> Vec<(Text, Section<'a>)> {
-        let mut sections = Vec::new();
-        for (key, (offset, value)) in std::mem::take(&mut self.entries) {
-            if let DeValue::Table(table) = value.get_ref() {
-                let at = At { offset: Some(offset), key: self.path(key) };
-                let name = Located { value: key.to_owned(), at: at.clone() };
-                sections.push((name, Section::new(table, at, self.problems)));
-            } else {
-                self.entries.insert(key, (offset, value));
-            }
-        }
-        sections
-    }
-
-    /// All keys that were not asked for. A key's own place stands for it where its value is no scalar.
-    fn remaining_values(&mut self) -> BTreeMap<String, Located<Value>> {
-        let mut values = BTreeMap::new();
-        for (key, (_, value)) in std::mem::take(&mut self.entries) {
-            let at = At { offset: Some(value.span().start), key: self.path(key) };
-            let value = match value.get_ref() {
-                DeValue::String(text) => Value::Text(text.to_string()),
-                DeValue::Boolean(value) => Value::Bool(*value),
-                DeValue::Integer(digits) => match i64::from_str_radix(digits.as_str(), digits.radix()) {
-                    Ok(value) => Value::Integer(value),
-                    Err(_) => Value::Other("a number that is too large"),
-                },
-                DeValue::Table(table) => {
-                    Value::Table(Section::new(table, at.clone(), self.problems).into_texts())
-                }
-                DeValue::Array(items) => self.text_list(&at, items),
-                other => Value::Other(kind_of(other)),
-            };
-            values.insert(key.to_owned(), Located { value, at });
-        }
-        values
-    }
-
-    fn text_list(&self, at: &At, items: &[Spanned<DeValue<'_>>]) -> Value {
-        let mut texts = Vec::new();
-        for (index, item) in items.iter().enumerate() {
-            let at = At { offset: Some(item.span().start), key: format!("{}[{index}]", at.key) };
-            match item.get_ref() {
-                DeValue::String(text) => texts.push(Located { value: text.to_string(), at }),
-                other => self.wrong_type(&at, TEXT, other),
-            }
-        }
-        Value::List(texts)
-    }
-
-    /// Complains about every key that was not asked for.
-    fn finish(self) {
-        let known = self.known.clone();
-        let inside = self.at.key.clone();
-        self.finish_with(|key| unknown_key(key, &inside, &known));
-    }
-
-    fn finish_with(self, message: impl Fn(&str) -> String) {
-        for (key, (offset, _)) in &self.entries {
-            self.problems.add(&At { offset: Some(*offset), key: self.path(key) }, message(key));
-        }
-    }
-}
-
-/// What to say about a key that nobody knows: the nearest one, the section where it belongs, or all there are.
-fn unknown_key(key: &str, inside: &str, known: &[&str]) -> String {
-    let unknown = if inside.is_empty() { "unknown section" } else { "unknown key" };
-    if let Some(name) = nearest(key, known.iter().copied()) {
-        return format!("{unknown}; did you mean `{name}`?");
-    }
-    let home = HOMES.iter().find(|(section, keys)| !inside.starts_with(section) && keys.contains(&key));
-    match home {
-        Some((section, _)) => format!("{unknown} here; `{key}` belongs in [{section}]"),
-        None => format!("{unknown}; there are {}", listed(known.iter().copied())),
-    }
-}
-
 /// What to say about an option that a kind of sink does not have.
 pub(super) fn unknown_option(key: &str, kind: &str, known: &[&str]) -> String {
     let hint = did_you_mean(key, known.iter().copied());
@@ -556,31 +292,9 @@ pub(super) fn unknown_option(key: &str, kind: &str, known: &[&str]) -> String {
     }
 }
 
-fn kind_of(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "text",
-        DeValue::Integer(_) => "a whole number",
-        DeValue::Float(_) => "a number with a fraction",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "an array",
-        DeValue::Table(_) => "a table",
-    }
-}
-
-/// A value for a message. Texts are not quoted: one may be a secret in the wrong place.
-fn described(value: &DeValue<'_>) -> String {
-    match value {
-        DeValue::Integer(digits) => format!("the number {digits}"),
-        DeValue::Float(digits) => format!("the number {digits}"),
-        DeValue::Boolean(value) => format!("{value} without quotes"),
-        other => kind_of(other).to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::section::HOMES, *};
 
     /// The page tells every key.
     #[test]

@@ -10,6 +10,7 @@ mod file;
 mod mapping;
 mod resolve;
 mod secret;
+mod section;
 mod settings;
 mod sinks;
 mod unit;

@@ -19,10 +19,11 @@ use super::{
     DEFAULT_SLOT,
     error::{At, ConfigError, Problems, did_you_mean, listed},
     file::{
-        BackfillTable, File, HttpTable, LimitsTable, Located, LogTable, MapTable, PipelineTable, PluginTable,
-        PluginsTable, SourceTable, Text,
+        BackfillTable, File, HttpTable, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable,
+        PluginsTable, SourceTable,
     },
     secret::{ReferenceError, References},
+    section::{Located, Text},
     settings::{
         BackfillSettings, Config, HttpSettings, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy,
         OnFailure, PipelineSettings, Place, PluginLimits, PluginSettings, PluginsSettings, SourceSettings,

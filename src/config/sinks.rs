@@ -6,8 +6,9 @@ use crate::sink::{HttpSettings, JsonlSettings, SinkSettings, SqliteSettings};
 
 use super::{
     error::{At, did_you_mean, listed},
-    file::{Located, SinkTable, Text, Value, unknown_option},
+    file::{SinkTable, unknown_option},
     resolve::Resolver,
+    section::{Located, Text, Value},
 };
 
 /// The kinds of sinks, as config writes them.

@@ -396,7 +396,7 @@ impl View<'_> {
 
     fn notes(&self, items: &[Item]) -> Vec<String> {
         let mut notes = Vec::new();
-        let suspension = self.picture.suspension.as_ref().filter(|suspension| !suspension.resumed);
+        let suspension = self.picture.suspension.as_ref().filter(|suspension| suspension.holds());
         if let Some(suspension) = suspension {
             let since = &suspension.since;
             notes.push(format!("suspended since {since}; `anabranch resume` lets it go on"));

@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use crate::{
+    model::Lsn,
     pipeline::Identity,
-    postgres::{self, Client},
+    postgres::{Client, SlotWal, slot_wal},
     state::{Installation, Store, StoredMapping, Suspension},
 };
 
@@ -114,7 +115,8 @@ impl StatusShape {
     /// The schema is of another release, or the server refuses.
     pub async fn read(client: &Client, installation: String) -> Result<Self, ControlError> {
         let store = Store::new(installation.as_str());
-        let slot = slot(client, &installation).await?;
+        let slot = slot_wal(client, &installation).await;
+        let slot = slot.map_err(|error| error.context("the slot could not be looked up"))?;
         let picture = Picture::read(client, &store, &installation).await?;
         let checkpoint = match picture {
             Some(_) => store.installation(client).await?.map(checkpoint),
@@ -124,8 +126,8 @@ impl StatusShape {
         Ok(Self {
             installation,
             checkpoint,
-            suspended: picture.suspension.as_ref().filter(|suspension| !suspension.resumed).map(suspension),
-            slot,
+            suspended: picture.suspension.as_ref().filter(|suspension| suspension.holds()).map(suspension),
+            slot: slot.map(slot_shape),
             requests: picture.requests.iter().map(|pending| RequestShape::new(&picture, pending)).collect(),
             backfills: picture.runs.iter().map(|run| RunShape::new(&picture, run)).collect(),
             controls: picture.controls.iter().map(ControlShape::new).collect(),
@@ -134,22 +136,16 @@ impl StatusShape {
     }
 }
 
-async fn slot(client: &Client, name: &str) -> Result<Option<SlotShape>, ControlError> {
-    let query = "select s.active, s.confirmed_flush_lsn::text, s.restart_lsn::text, s.wal_status, \
-                 (w.lsn - s.confirmed_flush_lsn)::bigint, (w.lsn - s.restart_lsn)::bigint \
-                 from pg_replication_slots as s, \
-                 lateral (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() \
-                 else pg_current_wal_lsn() end as lsn) as w where s.slot_name = $1";
-    let row = client.query_opt(query, &[&name]).await.map_err(postgres::Error::from);
-    let row = row.map_err(|error| error.context("the slot could not be looked up"))?;
-    Ok(row.map(|row| SlotShape {
-        active: row.get(0),
-        confirmed_lsn: row.get(1),
-        restart_lsn: row.get(2),
-        wal_status: row.get(3),
-        lag_bytes: row.get(4),
-        retained_bytes: row.get(5),
-    }))
+fn slot_shape(wal: SlotWal) -> SlotShape {
+    let behind = |from: Lsn| i64::try_from(i128::from(wal.end.0) - i128::from(from.0)).ok();
+    SlotShape {
+        active: wal.active,
+        confirmed_lsn: wal.confirmed.map(|lsn| lsn.to_string()),
+        restart_lsn: wal.restart.map(|lsn| lsn.to_string()),
+        lag_bytes: wal.confirmed.and_then(behind),
+        retained_bytes: wal.restart.and_then(behind),
+        wal_status: wal.status,
+    }
 }
 
 fn suspension(suspension: &Suspension) -> SuspensionShape {

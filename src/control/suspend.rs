@@ -11,8 +11,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     postgres::{
-        Client, ConnectSettings, Holder, Leadership, Purpose, drop_publication, drop_slot, fence, find_slot,
-        holder, publication_oid,
+        Client, ConnectSettings, Holder, Leadership, Purpose, drop_publication, drop_slot, fence,
+        find_publication, find_slot, holder,
     },
     state::{Store, Suspension},
 };
@@ -58,14 +58,11 @@ impl Control {
                 settled = self.settle_instead() => settled,
             }
         });
-        match settled.await {
-            Ok(settled) => settled?,
-            Err(_) => {
-                let leader = holder(&self.client, &self.installation).await?;
-                return Ok(Suspended { new, suspension: self.suspension().await?, leader });
-            }
-        }
-        Ok(Suspended { new, suspension: self.suspension().await?, leader: None })
+        let leader = match settled.await {
+            Ok(settled) => settled.map(|()| None)?,
+            Err(_) => holder(&self.client, &self.installation).await?,
+        };
+        Ok(Suspended { new, suspension: self.suspension().await?, leader })
     }
 
     /// Lets an installation go on; says whether it was suspended. Where its slot was dropped, every mapped table
@@ -80,7 +77,7 @@ impl Control {
 
     async fn suspension(&self) -> Result<Suspension, ControlError> {
         let found = self.store.suspension(&self.client).await?;
-        found.filter(|suspension| !suspension.resumed).ok_or_else(ended_meanwhile)
+        found.filter(Suspension::holds).ok_or_else(ended_meanwhile)
     }
 
     /// Until somebody has settled it.
@@ -136,7 +133,7 @@ async fn no_more_to_settle(store: &Store, client: &Client) -> Result<(), Control
 
 async fn to_settle(store: &Store, client: &Client) -> Result<Option<Suspension>, ControlError> {
     let found = store.suspension(client).await?;
-    Ok(found.filter(|suspension| !suspension.resumed && !suspension.settled))
+    Ok(found.filter(|suspension| suspension.holds() && !suspension.settled))
 }
 
 async fn settle_as_leader(
@@ -155,7 +152,7 @@ async fn settle_as_leader(
         }
         if let Some(stored) = store.installation(client).await?
             && drop_publication(client, &stored.publication).await?
-            && publication_oid(client, &stored.publication).await?.is_some()
+            && find_publication(client, &stored.publication).await?.is_some()
         {
             return Err(ControlError::Left { what: format!("the publication {}", stored.publication) });
         }

@@ -258,26 +258,30 @@ impl Leadership {
 /// [`ErrorKind::Closed`] where `leadership` is over; the server refuses to end a session (they are of another role,
 /// say), or does not answer.
 pub async fn fence(state: &Client, leadership: &Leadership) -> Result<bool, Error> {
-    let installation = leadership.installation.as_str();
-    let what = || format!("ending what a former leader of `{installation}` has");
-    let writing = format!("{installation}/state");
     let mut ended = false;
-    loop {
-        answer(leads(state, leadership)).await.map_err(|error| error.context(what()))?;
-        let sender =
-            answer(end_walsender(state, installation)).await.map_err(|error| error.context(what()))?;
-        if !sender
-            && answer(try_lock(state, &writing)).await.map_err(|error| error.context(what()))?.is_some()
-        {
-            return Ok(ended);
-        }
-        if let Some(former) = answer(holder(state, &writing)).await.map_err(|error| error.context(what()))? {
-            tracing::warn!(installation, pid = former.pid, "ends the session of a former leader");
-            state.execute("select pg_terminate_backend($1)", &[&former.pid]).await?;
-        }
+    while answer(end_former(state, leadership)).await.map_err(|error| {
+        error.context(format!("ending what a former leader of `{}` has", leadership.installation))
+    })? {
         ended = true;
         sleep(FENCE_AGAIN).await;
     }
+    Ok(ended)
+}
+
+/// Ends what there is; nothing is left once the slot is free and the lock of the state is taken. Says whether there
+/// was anything.
+async fn end_former(state: &Client, leadership: &Leadership) -> Result<bool, Error> {
+    let installation = leadership.installation.as_str();
+    let writing = format!("{installation}/state");
+    leads(state, leadership).await?;
+    if !end_walsender(state, installation).await? && try_lock(state, &writing).await?.is_some() {
+        return Ok(false);
+    }
+    if let Some(former) = holder(state, &writing).await? {
+        tracing::warn!(installation, pid = former.pid, "ends the session of a former leader");
+        state.execute("select pg_terminate_backend($1)", &[&former.pid]).await?;
+    }
+    Ok(true)
 }
 
 /// Whether it does still: who was asleep must not end what another leader has.

@@ -34,8 +34,8 @@ pub use leader::{Holder, Leadership, Lease, fence, holder, lock_key};
 pub use marks::MESSAGE_PREFIX;
 pub use preflight::{Finding, PreflightRequest, Severity, preflight};
 pub use publication::{
-    PublicationChange, PublicationPlan, drop_publication, ensure_publication, leaves_out_operations,
-    publication_oid, published_tables,
+    PublicationChange, PublicationPlan, PublicationState, drop_publication, ensure_publication,
+    find_publication, published_tables,
 };
 pub use settings::{
     Address, ChannelBinding, ConnectSettings, Host, Keepalives, Roots, TargetSession, TlsMode,

@@ -37,45 +37,44 @@ pub struct PublicationChange {
     pub dropped: Vec<EntityName>,
 }
 
-struct Found {
+/// A publication as the server has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PublicationState {
+    /// One that was dropped and made anew under the same name has another.
+    pub oid: u32,
     all_tables: bool,
     via_root: bool,
     operations: bool,
     ours: bool,
 }
 
-async fn find(client: &Client, name: &str) -> Result<Option<Found>, Error> {
-    let sql = "select puballtables, pubviaroot, pubinsert and pubupdate and pubdelete and pubtruncate,
+impl PublicationState {
+    /// Whether it has insert, update, delete and truncate, and the rows of partitions under their tables' names.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.operations && self.via_root
+    }
+}
+
+/// The publication of exactly this name.
+///
+/// # Errors
+/// What the server reports.
+pub async fn find_publication(client: &Client, name: &str) -> Result<Option<PublicationState>, Error> {
+    let sql = "select oid, puballtables, pubviaroot, pubinsert and pubupdate and pubdelete and pubtruncate,
           coalesce(obj_description(oid, 'pg_publication') = $2, false)
         from pg_publication where pubname = $1";
     let row = client.query_opt(sql, &[&name, &COMMENT]).await?;
     row.map(|row| {
-        Ok(Found {
-            all_tables: row.try_get(0)?,
-            via_root: row.try_get(1)?,
-            operations: row.try_get(2)?,
-            ours: row.try_get(3)?,
+        Ok(PublicationState {
+            oid: row.try_get(0)?,
+            all_tables: row.try_get(1)?,
+            via_root: row.try_get(2)?,
+            operations: row.try_get(3)?,
+            ours: row.try_get(4)?,
         })
     })
     .transpose()
-}
-
-/// The oid of the publication of exactly this name: one that was dropped and made anew has another.
-///
-/// # Errors
-/// What the server reports.
-pub async fn publication_oid(client: &Client, name: &str) -> Result<Option<u32>, Error> {
-    let row = client.query_opt("select oid from pg_publication where pubname = $1", &[&name]).await?;
-    row.map(|row| Ok(row.try_get(0)?)).transpose()
-}
-
-/// Whether the publication of exactly this name is there and leaves out some of insert, update, delete and truncate,
-/// or names partitions instead of their tables.
-///
-/// # Errors
-/// What the server reports.
-pub async fn leaves_out_operations(client: &Client, name: &str) -> Result<bool, Error> {
-    Ok(find(client, name).await?.is_some_and(|found| !found.operations || !found.via_root))
 }
 
 /// The tables that the stream names, as the publication has them now (roots where it publishes through them).
@@ -103,7 +102,7 @@ pub async fn ensure_publication(
     if let Some(missing) = plan.tables.iter().find(|name| !tables.iter().any(|table| table.name == **name)) {
         return Err(Error::new(ErrorKind::Table, format!("table {missing} does not exist in this database")));
     }
-    let found = find(client, plan.name).await?;
+    let found = find_publication(client, plan.name).await?;
     if !plan.managed {
         return check_unmanaged(client, plan, found, &tables).await.map(|()| PublicationChange::default());
     }
@@ -139,7 +138,7 @@ pub async fn ensure_publication(
     }
     let mut change = PublicationChange::default();
     let mut sql = String::new();
-    if !found.via_root || !found.operations {
+    if !found.is_whole() {
         sql = format!(
             "alter publication {name} set (publish = 'insert, update, delete, truncate', \
              publish_via_partition_root = true); "
@@ -182,7 +181,7 @@ async fn member_tables(client: &Client, name: &str) -> Result<Vec<EntityName>, E
 async fn check_unmanaged(
     client: &Client,
     plan: &PublicationPlan<'_>,
-    found: Option<Found>,
+    found: Option<PublicationState>,
     tables: &[TableInfo],
 ) -> Result<(), Error> {
     let name = quote::identifier(plan.name);
@@ -223,7 +222,7 @@ async fn check_unmanaged(
 /// # Errors
 /// What the server reports.
 pub async fn drop_publication(client: &Client, name: &str) -> Result<bool, Error> {
-    match find(client, name).await? {
+    match find_publication(client, name).await? {
         Some(found) if found.ours => {
             client.batch_execute(&format!("drop publication {}", quote::identifier(name))).await?;
             Ok(true)

@@ -32,9 +32,15 @@ pub struct SlotState {
     pub lost: Option<String>,
 }
 
-/// The WAL that a server keeps for a slot.
+/// A slot and the WAL that the server keeps for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotWal {
+    /// Whether somebody streams from it now.
+    pub active: bool,
+    /// What has been confirmed.
+    pub confirmed: Option<Lsn>,
+    /// From where on WAL is kept.
+    pub restart: Option<Lsn>,
     /// Where the server's WAL ends.
     pub end: Lsn,
     /// Bytes that are kept for the slot.
@@ -42,16 +48,22 @@ pub struct SlotWal {
     /// Bytes that may still be written before the slot is in danger (`safe_wal_size`); none without a limit.
     pub remaining: Option<u64>,
     /// `reserved`, `extended`, `unreserved` or `lost` (Postgres documentation, `pg_replication_slots`).
-    pub status: String,
+    pub status: Option<String>,
     /// `max_slot_wal_keep_size` in bytes; none without a limit.
     pub limit: Option<u64>,
 }
 
 impl SlotWal {
+    /// Its status, or `unknown`.
+    #[must_use]
+    pub fn status_word(&self) -> &str {
+        self.status.as_deref().unwrap_or("unknown")
+    }
+
     /// Whether half of what the server may keep is used, or the slot is in danger already.
     #[must_use]
     pub fn past_half(&self) -> bool {
-        let danger = matches!(self.status.as_str(), "unreserved" | "lost");
+        let danger = matches!(self.status.as_deref(), Some("unreserved" | "lost"));
         danger || self.limit.is_some_and(|limit| self.retained >= limit / 2)
     }
 }
@@ -63,19 +75,26 @@ impl SlotWal {
 pub async fn slot_wal(client: &Client, name: &str) -> Result<Option<SlotWal>, Error> {
     // `max_slot_wal_keep_size` is shown in MB there, and -1 means no limit.
     let sql = "select w.lsn::text, coalesce(w.lsn - s.restart_lsn, 0)::bigint, s.safe_wal_size, s.wal_status, \
-               (select setting::bigint * 1024 * 1024 from pg_settings where name = 'max_slot_wal_keep_size') \
+               (select setting::bigint * 1024 * 1024 from pg_settings where name = 'max_slot_wal_keep_size'), \
+               s.active, s.confirmed_flush_lsn::text, s.restart_lsn::text \
                from pg_replication_slots as s, \
                lateral (select case when pg_is_in_recovery() then pg_last_wal_replay_lsn() \
                else pg_current_wal_lsn() end as lsn) as w where s.slot_name = $1";
     let Some(row) = client.query_opt(sql, &[&name]).await? else { return Ok(None) };
     let size = |bytes: Option<i64>| bytes.and_then(|bytes| u64::try_from(bytes).ok());
-    let end: Option<String> = row.try_get(0)?;
+    let position = |index: usize| {
+        let text: Option<String> = row.try_get(index)?;
+        Ok::<_, Error>(text.and_then(|text| text.parse().ok()))
+    };
     Ok(Some(SlotWal {
-        end: end.and_then(|text| text.parse().ok()).unwrap_or_default(),
+        active: row.try_get(5)?,
+        confirmed: position(6)?,
+        restart: position(7)?,
+        end: position(0)?.unwrap_or_default(),
         retained: size(row.try_get(1)?).unwrap_or(0),
         // Negative once the limit is passed.
         remaining: row.try_get::<_, Option<i64>>(2)?.map(|bytes| u64::try_from(bytes).unwrap_or(0)),
-        status: row.try_get::<_, Option<String>>(3)?.unwrap_or_else(|| "unknown".to_owned()),
+        status: row.try_get(3)?,
         limit: size(row.try_get(4)?),
     }))
 }

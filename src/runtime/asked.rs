@@ -31,7 +31,7 @@ impl Pump {
             Asked::Backfills(requests) => requests.into_iter().for_each(|request| self.requested(request)),
             Asked::Suspended => {
                 info!("the installation is suspended: the term drains and ends");
-                return Some(Stopped::Suspended);
+                return Some(Stopped::Again);
             }
         }
         None

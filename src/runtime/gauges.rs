@@ -118,8 +118,8 @@ fn slot(out: &mut Out<'_, '_>, state: &State) -> fmt::Result {
         let help = "WAL that may still be written before the server may remove what the slot needs";
         out.one("slot_remaining", help, bytes(), remaining)?;
     }
-    let known =
-        WAL_STATUSES.map(|status| ([("status", Label::from(status))], u64::from(slot.status == status)));
+    let known = WAL_STATUSES
+        .map(|status| ([("status", Label::from(status))], u64::from(slot.status_word() == status)));
     out.many(("slot_wal_status", "1 for what the server says of the slot's WAL", None), known)
 }
 

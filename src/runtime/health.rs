@@ -230,7 +230,8 @@ impl State {
         {
             reasons.push(format!(
                 "the server keeps {} bytes of WAL for the slot ({})",
-                slot.retained, slot.status
+                slot.retained,
+                slot.status_word()
             ));
         }
         (if reasons.is_empty() { Level::Ok } else { Level::Degraded }, reasons)

@@ -113,7 +113,7 @@ fn what_fails_makes_it_degraded_and_is_named() {
 fn c100_a_slot_that_keeps_too_much_makes_it_degraded() {
     let slot = |retained, status: &str, limit| SlotWal {
         retained,
-        status: status.to_owned(),
+        status: Some(status.to_owned()),
         limit,
         ..SlotWal::default()
     };

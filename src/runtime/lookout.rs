@@ -11,10 +11,7 @@ use tracing::{debug, warn};
 use crate::{
     config::Config,
     model::EntityName,
-    postgres::{
-        Client, ConnectSettings, Purpose, SlotWal, leaves_out_operations, publication_oid, published_tables,
-        slot_wal,
-    },
+    postgres::{Client, ConnectSettings, Purpose, SlotWal, find_publication, published_tables, slot_wal},
 };
 
 use super::{
@@ -97,21 +94,22 @@ impl Watch {
         }
     }
 
-    async fn look_at_slot(&mut self, client: &mut Option<Client>) -> Result<(), TermError> {
-        let client = match client {
+    async fn connected<'a>(&self, client: &'a mut Option<Client>) -> Result<&'a Client, TermError> {
+        Ok(match client {
             Some(client) => client,
             None => client.insert(self.settings.connect(Purpose::Control).await?),
-        };
+        })
+    }
+
+    async fn look_at_slot(&mut self, client: &mut Option<Client>) -> Result<(), TermError> {
+        let client = self.connected(client).await?;
         let wal = slot_wal(client, &self.slot.name).await?;
         self.slot.note(wal);
         Ok(())
     }
 
     async fn look(&mut self, client: &mut Option<Client>) -> Result<Option<String>, TermError> {
-        let client = match client {
-            Some(client) => client,
-            None => client.insert(self.settings.connect(Purpose::Control).await?),
-        };
+        let client = self.connected(client).await?;
         let (now, _) = plan::look(&self.config, client, &self.wanted).await?;
         if let Some(news) = self.publication_news(client, &now).await? {
             return Ok(Some(news));
@@ -131,11 +129,11 @@ impl Watch {
     /// Whether the publication, or a table of it, was taken away: a new term brings it back, and repairs.
     async fn publication_news(&self, client: &Client, now: &Tables) -> Result<Option<String>, TermError> {
         let name = &self.config.source.publication;
-        let oid = publication_oid(client, name).await?;
-        if self.publication != oid {
+        let found = find_publication(client, name).await?;
+        if self.publication != found.as_ref().map(|found| found.oid) {
             return Ok(Some(format!("the publication {name} was dropped or made anew")));
         }
-        if self.config.source.manage_publication && leaves_out_operations(client, name).await? {
+        if self.config.source.manage_publication && found.is_some_and(|found| !found.is_whole()) {
             return Ok(Some(format!("the publication {name} leaves operations out")));
         }
         let published = published_tables(client, name).await?;
@@ -184,7 +182,7 @@ impl SlotWatch {
                 retained,
                 remaining,
                 limit = wal.limit,
-                wal_status = wal.status,
+                wal_status = wal.status_word(),
                 "the slot keeps half of the WAL that the server allows, or more (max_slot_wal_keep_size): beyond the \
                  limit it is lost, and everything is backfilled again; `anabranch status` shows which mapping has \
                  accepted least",
@@ -230,7 +228,7 @@ mod tests {
             watch.is_news(&SlotWal {
                 retained,
                 limit: Some(100),
-                status: "reserved".to_owned(),
+                status: Some("reserved".to_owned()),
                 ..SlotWal::default()
             })
         });

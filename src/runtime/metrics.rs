@@ -371,12 +371,8 @@ impl Target {
     }
 
     fn failed(&self, stage: Stage, class: FailureClass) -> Failed {
-        let class = match class {
-            FailureClass::Retry => "retry",
-            FailureClass::Poison => "poison",
-            FailureClass::Fatal => "fatal",
-        };
-        Failed { mapping: self.mapping.clone(), sink: self.sink.clone(), stage: stage.as_str(), class }
+        let (stage, class) = (stage.as_str(), class.as_str());
+        Failed { mapping: self.mapping.clone(), sink: self.sink.clone(), stage, class }
     }
 }
 

@@ -74,10 +74,9 @@ pub(super) enum Stopped {
     Shutdown,
     /// Plugins changed in a way that needs a new term.
     Reconfigure(Arc<PluginSet>),
-    /// Nobody is to stream, until somebody says so.
-    Suspended,
-    /// A table became usable, or is another one than before: a new term is to look at everything again.
-    Refit,
+    /// A new term is to look at everything again: the installation is suspended, a table became usable, or is
+    /// another one than before.
+    Again,
     /// Lanes that fell behind can work again: the stream is to be read again from the ledger's position.
     Restream(Vec<LaneId>),
 }
@@ -177,7 +176,7 @@ impl Pump {
                 }
                 Some(news) = self.lookout.news.recv() => {
                     info!("{news}: a new term takes it up");
-                    return Ok(Stopped::Refit);
+                    return Ok(Stopped::Again);
                 }
                 Some(plugins) = reloads.recv() => {
                     if let Some(stopped) = self.on_reload(plugins)? {
@@ -415,7 +414,7 @@ impl Pump {
         }
     }
 
-    fn confirmable(&mut self) -> Lsn {
+    pub(super) fn confirmable(&mut self) -> Lsn {
         self.ledger.confirmable(self.machine.confirmable())
     }
 

@@ -136,7 +136,7 @@ impl Desk {
 
     async fn look(&mut self, client: &Client) -> Result<(), TermError> {
         let suspension = self.store.suspension(client).await?;
-        if suspension.is_some_and(|suspension| !suspension.resumed) {
+        if suspension.is_some_and(|suspension| suspension.holds()) {
             // Told again at every look; the first ends the term.
             let _ = self.tell.send(Asked::Suspended);
             return Ok(());

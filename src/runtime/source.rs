@@ -11,12 +11,12 @@ use crate::{
     model::{EntityName, Lsn},
     postgres::{
         Client, ErrorKind, PublicationPlan, SlotState, SystemIdentity, create_slot, drop_slot,
-        ensure_publication, find_slot, leaves_out_operations, publication_oid, published_tables,
+        ensure_publication, find_publication, find_slot, published_tables,
     },
-    state::{Installation, Store},
+    state::{Installation, Store, Suspension},
 };
 
-use super::{error::TermError, plan, term::Context, term::warn_of_gap};
+use super::{error::TermError, plan, term::Context};
 
 /// A baseline that is not known yet: the process ended between publishing a table and noting after which
 /// transaction that was.
@@ -58,46 +58,30 @@ pub(super) async fn prepare(
     replication.close().await;
     let stored = store.installation(state).await?;
     let slot = find_slot(control, &settings.slot).await?;
-    let publication = publication_oid(control, &settings.publication).await?;
+    let publication = published_as(control, settings).await?;
     let found = Found { slot: slot.as_ref(), system: &system, publication, named: &settings.publication };
-    let gap = stored.as_ref().and_then(|stored| gap(stored, &found)).or_else(|| {
-        let undecodable = context.undecodable.load(Ordering::Acquire);
-        undecodable.then(|| {
-            let name = &settings.publication;
-            format!(
-                "the slot has changes from when the publication {name} did not exist, which nobody can decode"
-            )
-        })
-    });
-    let resumed = store.suspension(state).await?.filter(|suspension| suspension.resumed);
+    let gap = stored.as_ref().and_then(|stored| gap(stored, &found)).or_else(|| undecodable(context));
+    let resumed = store.suspension(state).await?.filter(|suspension| !suspension.holds());
     if let (Some(reason), Some(stored)) = (&gap, &stored) {
-        match &resumed {
-            Some(resumed) if slot.is_none() => info!(
-                lost_from = %stored.confirmed,
-                since = resumed.since,
-                purge = resumed.purge,
-                "resumed: a new slot is made and every mapped table is backfilled again",
-            ),
-            _ => warn_of_gap(reason, stored.confirmed),
-        }
+        tell_gap(reason, stored.confirmed, resumed.as_ref().filter(|_| slot.is_none()));
     }
-    let mut installation = Installation {
-        name: settings.slot.clone(),
-        // As before until the slot is read with another one: or a crash in between would hide the gap.
-        publication: stored.as_ref().map_or(settings.publication.as_str(), |s| &s.publication).to_owned(),
-        publication_oid: stored.as_ref().and_then(|stored| stored.publication_oid),
-        system_identifier: stored
-            .as_ref()
-            .map_or(&system.system_identifier, |s| &s.system_identifier)
-            .clone(),
-        timeline: stored.as_ref().map_or(system.timeline, |stored| stored.timeline),
-        confirmed: stored.as_ref().map_or(Lsn::ZERO, |stored| stored.confirmed),
-        term: stored.as_ref().map_or(0, |stored| stored.term) + 1,
-        baseline: stored.as_ref().and_then(|stored| stored.baseline),
+    // As before until the slot is read: or a crash in between would hide the gap.
+    let mut installation = match stored {
+        Some(stored) => Installation { term: stored.term + 1, ..stored },
+        None => Installation {
+            name: settings.slot.clone(),
+            publication: settings.publication.clone(),
+            publication_oid: None,
+            system_identifier: system.system_identifier.clone(),
+            timeline: system.timeline,
+            confirmed: Lsn::ZERO,
+            term: 1,
+            baseline: None,
+        },
     };
     let fresh = slot.is_none() || gap.is_some();
+    let entities = plan::entities(wanted, tables);
     if settings.manage_publication {
-        let entities = plan::entities(wanted, tables);
         let missing = unpublished(control, &settings.publication, &entities, tables).await?;
         if !missing.is_empty() {
             installation.baseline = Some(UNKNOWN_BASELINE);
@@ -108,8 +92,8 @@ pub(super) async fn prepare(
         }
     }
     // By the session that is fenced: what a former leader begins late is never made.
-    publish(state, settings, &plan::entities(wanted, tables)).await?;
-    let publication = publication_oid(control, &settings.publication).await?;
+    publish(state, settings, &entities).await?;
+    let publication = published_as(control, settings).await?;
     let published = wal_position(control).await?;
     if fresh && slot.is_some() {
         drop_slot(state, &settings.slot).await?;
@@ -129,7 +113,7 @@ pub(super) async fn prepare(
     }
     installation.confirmed = confirmed;
     // A slot may be long in the making.
-    if publication_oid(control, &settings.publication).await? != publication {
+    if published_as(control, settings).await? != publication {
         return Err(TermError::Unpublished { publication: settings.publication.clone() });
     }
     context.undecodable.store(false, Ordering::Release);
@@ -146,6 +130,36 @@ pub(super) async fn prepare(
     }))
 }
 
+/// The oid of the publication, where it is there.
+async fn published_as(control: &Client, settings: &SourceSettings) -> Result<Option<u32>, TermError> {
+    Ok(find_publication(control, &settings.publication).await?.map(|found| found.oid))
+}
+
+fn undecodable(context: &Context) -> Option<String> {
+    let name = &context.config.source.publication;
+    context.undecodable.load(Ordering::Acquire).then(|| {
+        format!(
+            "the slot has changes from when the publication {name} did not exist, which nobody can decode"
+        )
+    })
+}
+
+/// A gap that somebody made on purpose, by a suspension, is no cause for alarm.
+fn tell_gap(reason: &str, from: Lsn, on_purpose: Option<&Suspension>) {
+    match on_purpose {
+        Some(Suspension { since, purge, .. }) => info!(
+            lost_from = %from,
+            since,
+            purge,
+            "resumed: a new slot is made and every mapped table is backfilled again",
+        ),
+        None => warn!(
+            lost_from = %from,
+            "THE STREAM HAS A GAP: {reason}; a new slot is made and every mapped table is backfilled again",
+        ),
+    }
+}
+
 /// The tables that are to be published and are not, with their oids.
 ///
 /// What transactions that are open now have already written to them will never be streamed: backfills must wait
@@ -157,10 +171,8 @@ async fn unpublished(
     entities: &[EntityName],
     tables: &plan::Tables,
 ) -> Result<Vec<(EntityName, u32)>, TermError> {
-    let mut published = published_tables(control, publication).await?;
-    if leaves_out_operations(control, publication).await? {
-        published.clear();
-    }
+    let whole = find_publication(control, publication).await?.is_some_and(|found| found.is_whole());
+    let published = if whole { published_tables(control, publication).await? } else { Vec::new() };
     let missing = entities.iter().filter(|entity| !published.contains(entity));
     let oid = |entity: &EntityName| tables.get(entity).map_or(0, |table| table.oid);
     Ok(missing.map(|entity| (entity.clone(), oid(entity))).collect())

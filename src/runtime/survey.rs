@@ -195,7 +195,7 @@ impl Pump {
         }
         (self.observer.last, self.observer.news) = (Some(Instant::now()), false);
         self.branch.count(&self.machine);
-        let accepted = self.ledger.confirmable(self.machine.confirmable());
+        let accepted = self.confirmable();
         let survey = Survey {
             position: self.ledger.processed(),
             confirmed: connection.status.flushed(),

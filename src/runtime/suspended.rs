@@ -22,10 +22,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// How often the log says that nothing goes on.
 const TELL_EVERY: Duration = Duration::from_secs(600);
 
-/// The suspension that holds now, asked of any session.
+/// The suspension that holds now; the state schema may be of an older release.
 pub(super) async fn suspension(context: &Context, client: &Client) -> Result<Option<Suspension>, TermError> {
     let store = Store::new(context.config.source.slot.as_str());
-    Ok(store.suspension(client).await?.filter(|suspension| !suspension.resumed))
+    Ok(store.suspension_before_upgrade(client).await?.filter(Suspension::holds))
 }
 
 /// Idles while the installation is suspended. False when it was told to stop, true when there is something to
@@ -48,9 +48,10 @@ pub(super) async fn idle(
     client.batch_execute(&format!("listen {CHANNEL}")).await.map_err(postgres::Error::from)?;
     let mut told: Option<Instant> = None;
     let installation = context.config.source.slot.as_str();
+    let store = Store::new(installation);
     let mut slot = SlotWatch::new(installation.to_owned(), Arc::clone(&context.health));
     // What was settled by somebody else may have been asked anew, without the slot.
-    while let Some(suspension) = self::suspension(context, &client).await? {
+    while let Some(suspension) = store.suspension(&client).await?.filter(Suspension::holds) {
         if !suspension.settled {
             return Ok(true);
         }

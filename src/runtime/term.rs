@@ -12,12 +12,12 @@ use std::{
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use crate::{
     backfill::{Machine, PageSettings, RunView, Settings as BackfillMachineSettings, everything_before},
     config::Config,
-    model::{ChangeBatch, Failure, Lsn},
+    model::{ChangeBatch, Failure},
     pipeline::{LaneId, Ledger, Subscriptions, WorkId},
     postgres::{Client, ConnectSettings, Holder, Leadership, Lease, Purpose, StreamOptions, fence},
     state::Store,
@@ -69,7 +69,7 @@ pub(super) enum Ended {
     Shutdown,
     /// The plugins changed in a way that a running term cannot take up.
     Reconfigure(Arc<PluginSet>),
-    /// The installation was suspended or resumed.
+    /// A new term is to look at everything again: the installation was suspended or resumed, or a table changed.
     Again,
 }
 
@@ -176,7 +176,7 @@ async fn lead(
     let parts = Parts { control, state, lookout, lease };
     let mut pump = assemble(context, plugins, planned, &source, parts);
     pump.begin_backfills(&scoped);
-    let ended = stream(context, &mut pump, plugins, &source, reloads, shutdown, streamed).await;
+    let ended = stream(context, &mut pump, &source, reloads, shutdown, streamed).await;
     pump.join_lanes().await;
     pump.scribe.finish(FINISH_LIMIT).await;
     ended
@@ -186,7 +186,6 @@ async fn lead(
 async fn stream(
     context: &Context,
     pump: &mut Pump,
-    plugins: &Arc<PluginSet>,
     source: &Source,
     reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
     shutdown: &CancellationToken,
@@ -204,9 +203,8 @@ async fn stream(
         *streamed = true;
         match pump.run(stream, reloads, shutdown).await? {
             Stopped::Shutdown => return Ok(Ended::Shutdown),
-            Stopped::Suspended => return Ok(Ended::Again),
+            Stopped::Again => return Ok(Ended::Again),
             Stopped::Reconfigure(plugins) => return Ok(Ended::Reconfigure(plugins)),
-            Stopped::Refit => return Ok(Ended::Reconfigure(Arc::clone(plugins))),
             Stopped::Restream(lanes) => start = pump.ledger.rewind(&lanes),
         }
     }
@@ -421,12 +419,4 @@ fn machine_settings(config: &Config) -> BackfillMachineSettings {
         probe_interval: PROBE_INTERVAL,
         ..BackfillMachineSettings::default()
     }
-}
-
-/// Warns about positions that went back: another history than the one that was stored.
-pub(super) fn warn_of_gap(reason: &str, from: Lsn) {
-    warn!(
-        lost_from = %from,
-        "THE STREAM HAS A GAP: {reason}; a new slot is made and every mapped table is backfilled again",
-    );
 }

@@ -28,12 +28,25 @@ pub struct Suspension {
     pub purge: bool,
 }
 
+impl Suspension {
+    /// Whether nobody is to stream now.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        !self.resumed
+    }
+}
+
 impl Store {
-    /// The suspension, where there is one.
-    pub async fn suspension(&self, client: &Client) -> Result<Option<Suspension>, StateError> {
+    /// The same before [`Store::upgrade`]: a database of an older release has none.
+    pub async fn suspension_before_upgrade(&self, client: &Client) -> Result<Option<Suspension>, StateError> {
         if !upgrade::exists(client).await? || upgrade::version(client).await? < SUSPENSIONS_SINCE {
             return Ok(None);
         }
+        self.suspension(client).await
+    }
+
+    /// The suspension, where there is one.
+    pub async fn suspension(&self, client: &Client) -> Result<Option<Suspension>, StateError> {
         let query = "select keep_slot, reason, \
                      to_char(suspended_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS\"Z\"'), settled, \
                      resumed_at is not null, purge from anabranch.suspension where installation = $1";
@@ -89,8 +102,8 @@ impl Store {
     }
 
     /// Ends a suspension; says whether there was one. One that was never settled has changed nothing, and leaves
-    /// nothing to take up. A purge that was asked for stays asked for until a term has taken it up, also where it is asked
-    /// for after the resumption.
+    /// nothing to take up. A purge that was asked for stays asked for until a term has taken it up, also where it is
+    /// asked for after the resumption.
     pub async fn resume(&self, client: &Client, purge: bool) -> Result<bool, StateError> {
         let query = "update anabranch.suspension set resumed_at = coalesce(resumed_at, now()), \
                      purge = purge or $2 where installation = $1";

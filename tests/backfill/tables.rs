@@ -229,19 +229,36 @@ async fn c045_tables_that_are_swapped_by_renames_are_told_apart() {
     assert_eq!(shop.scene.table("products").count().unwrap(), 600);
 }
 
+/// Makes the products a partitioned table, with `products_1` to `products_3` from and to these ids; what they were is
+/// `plain`.
+async fn partitioned(shop: &Shop, parts: [(u32, u32); 3]) {
+    let parts: String = (1..)
+        .zip(parts)
+        .map(|(n, (from, to))| {
+            format!(
+                "create table public.products_{n} partition of public.products for values from ({from}) to ({to});"
+            )
+        })
+        .collect();
+    sql(
+        shop,
+        &format!(
+            "alter table public.products rename to plain; alter index public.products_pkey rename to plain_pkey;
+             create table public.products (like public.plain, primary key (id)) partition by range (id);
+             {parts} insert into public.products select * from public.plain"
+        ),
+    )
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_partitioned_table_is_read_through_its_root_while_rows_and_partitions_move() {
     let mut shop = Shop::new(3000, 100).await;
+    partitioned(&shop, [(1, 1001), (1001, 2001), (2001, 5001)]).await;
     sql(
         &shop,
-        "alter table public.products rename to plain; alter index public.products_pkey rename to plain_pkey;
-         create table public.products (like public.plain, primary key (id)) partition by range (id);
-         create table public.products_1 partition of public.products for values from (1) to (1001);
-         create table public.products_2 partition of public.products for values from (1001) to (2001);
-         create table public.products_3 partition of public.products for values from (2001) to (5001);
-         create table public.products_5 (like public.plain, primary key (id));
-         create table public.products_6 (like public.plain, primary key (id));
-         insert into public.products select * from public.plain",
+        "create table public.products_5 (like public.plain, primary key (id));
+         create table public.products_6 (like public.plain, primary key (id))",
     )
     .await;
     shop.scene.host.start().unwrap();
@@ -271,16 +288,8 @@ async fn a_partitioned_table_is_read_through_its_root_while_rows_and_partitions_
 #[tokio::test(flavor = "multi_thread")]
 async fn partitions_that_are_detached_and_attached_during_a_run_count_as_they_are() {
     let mut shop = Shop::new(3000, 100).await;
-    sql(
-        &shop,
-        "alter table public.products rename to plain; alter index public.products_pkey rename to plain_pkey;
-         create table public.products (like public.plain, primary key (id)) partition by range (id);
-         create table public.products_1 partition of public.products for values from (1) to (11);
-         create table public.products_2 partition of public.products for values from (11) to (2001);
-         create table public.products_3 partition of public.products for values from (2001) to (5001);
-         insert into public.products select * from public.plain; update public.products set active = true",
-    )
-    .await;
+    partitioned(&shop, [(1, 11), (11, 2001), (2001, 5001)]).await;
+    sql(&shop, "update public.products set active = true").await;
     shop.scene.host.start().unwrap();
     shop.midway().await;
     // One that was read, and one that was not.

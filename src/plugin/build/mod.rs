@@ -225,10 +225,13 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// The version that the environment demands in place of the project's own, so that one source can be built in
 /// several versions (for tests and demonstrations). The Rust SDK reads the same variable when it is compiled.
 fn demanded_version(options: &BuildOptions) -> Option<String> {
-    const NAME: &str = "ANABRANCH_PLUGIN_VERSION";
-    let given = options.environment.iter().find(|(key, _)| key == NAME).map(|(_, value)| value.clone());
-    let demanded = given.or_else(|| std::env::var_os(NAME))?;
-    Some(demanded.to_string_lossy().into_owned())
+    Some(variable(options, "ANABRANCH_PLUGIN_VERSION")?.to_string_lossy().into_owned())
+}
+
+/// A variable of the tools' environment.
+fn variable(options: &BuildOptions, name: &str) -> Option<OsString> {
+    let given = options.environment.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
+    given.or_else(|| std::env::var_os(name))
 }
 
 #[cfg(test)]

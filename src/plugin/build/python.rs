@@ -5,7 +5,7 @@
 
 use std::{
     env,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -13,7 +13,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::{BuildError, BuildOptions, Made, demanded_version, wit};
+use super::{BuildError, BuildOptions, Made, demanded_version, variable, wit};
 
 /// The module that componentize-py is given: it exports the SDK's classes for the project's plugin.
 const MODULE: &str = "anabranch_component";
@@ -144,9 +144,7 @@ fn text(project: &Project, module: &str, demanded: Option<String>) -> String {
 
 /// The program: of the environment that is active, of the project's own, or what `PATH` finds.
 fn tool(options: &BuildOptions, folder: &Path) -> PathBuf {
-    let given =
-        options.environment.iter().find(|(key, _)| key == "VIRTUAL_ENV").map(|(_, value)| value.clone());
-    let active = given.or_else(|| env::var_os("VIRTUAL_ENV")).filter(|value: &OsString| !value.is_empty());
+    let active = variable(options, "VIRTUAL_ENV").filter(|value| !value.is_empty());
     let environments = active.map(PathBuf::from).into_iter().chain([folder.join(".venv")]);
     let mut programs = environments.map(|environment| environment.join("bin").join(TOOL));
     programs.find(|program| program.is_file()).unwrap_or_else(|| PathBuf::from(TOOL))

@@ -4,16 +4,14 @@
 //! `wasm-component-ld`. Honours `RUSTC` and all of cargo's own settings.
 
 use std::{
-    env,
-    ffi::OsString,
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use serde::Deserialize;
 
-use super::{BuildError, BuildOptions, Made};
+use super::{BuildError, BuildOptions, Made, variable};
 use crate::plugin::artifact::{Refusal, judge};
 
 const TARGET: &str = "wasm32-unknown-unknown";
@@ -22,7 +20,7 @@ const INSTALL: &str = "install Rust from https://rustup.rs";
 
 /// Builds the crate whose manifest this is.
 pub(super) fn build(options: &BuildOptions, manifest: &Path) -> Result<Made, BuildError> {
-    let toolchain = Toolchain::find(&options.environment)?;
+    let toolchain = Toolchain::find(options)?;
     let linked = run_cargo(options, manifest, &toolchain)?;
     let module =
         fs::read(&linked.path).map_err(|problem| BuildError::Io { path: linked.path.clone(), problem })?;
@@ -68,9 +66,8 @@ fn own_linker(rustc: &str) -> Result<Option<PathBuf>, BuildError> {
 }
 
 impl Toolchain {
-    fn find(environment: &[(String, OsString)]) -> Result<Self, BuildError> {
-        let given = environment.iter().find(|(key, _)| key == "RUSTC").map(|(_, value)| value.clone());
-        let rustc = given.or_else(|| env::var_os("RUSTC")).unwrap_or_else(|| "rustc".into());
+    fn find(options: &BuildOptions) -> Result<Self, BuildError> {
+        let rustc = variable(options, "RUSTC").unwrap_or_else(|| "rustc".into());
         let rustc = rustc.to_string_lossy().into_owned();
         let libraries = PathBuf::from(output(&rustc, &["--print", "target-libdir", "--target", TARGET])?);
         let installed = fs::read_dir(&libraries).is_ok_and(|mut files| files.next().is_some());

@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::runtime::{
-    health::{Level, Role, State},
-    survey::{MappingView, RunSight, Survey, age_seconds},
+use crate::{
+    model::FailureClass,
+    runtime::{
+        health::{Level, Role, State},
+        survey::{MappingView, RunSight, Survey, age_seconds},
+    },
 };
 
 /// How the process is.
@@ -19,7 +22,7 @@ pub(super) struct HealthShape {
     pub(super) reasons: Vec<String>,
     pub(super) alive: bool,
     pub(super) ready: bool,
-    /// `starting`, `standby`, `leading`, `between terms` or `stopping`.
+    /// `starting`, `standby`, `leading`, `suspended`, `between terms` or `stopping`.
     pub(super) role: &'static str,
     /// For how long.
     pub(super) role_seconds: f64,
@@ -81,7 +84,7 @@ pub(super) struct MappingShape {
 #[derive(Debug, Serialize)]
 pub(super) struct FailureShape {
     /// `retry`, `poison` or `fatal`; null where nothing was tried.
-    pub(super) class: Option<String>,
+    pub(super) class: Option<&'static str>,
     pub(super) code: String,
     pub(super) message: String,
 }
@@ -124,10 +127,9 @@ impl HealthShape {
                 .next
                 .filter(|_| state.role == Role::BetweenTerms)
                 .map(|next| seconds(next.saturating_sub(now))),
-            stream: survey
-                .map(|survey| StreamShape { lag_bytes: state.lag_bytes(), ..StreamShape::new(survey) }),
+            stream: survey.map(|survey| StreamShape::new(survey, state.lag_bytes())),
             slot: state.slot.as_ref().map(|(slot, at)| SlotShape {
-                wal_status: slot.status.clone(),
+                wal_status: slot.status_word().to_owned(),
                 retained_bytes: slot.retained,
                 remaining_bytes: slot.remaining,
                 seconds_ago: ago(*at),
@@ -139,11 +141,11 @@ impl HealthShape {
 }
 
 impl StreamShape {
-    fn new(survey: &Survey) -> Self {
+    fn new(survey: &Survey, lag_bytes: Option<u64>) -> Self {
         Self {
             position: survey.position.to_string(),
             confirmed: survey.confirmed.to_string(),
-            lag_bytes: None,
+            lag_bytes,
             lag_seconds: survey.oldest.map_or(0.0, age_seconds),
             silence_seconds: seconds(survey.silence),
         }
@@ -160,7 +162,7 @@ fn mapping(view: &MappingView) -> MappingShape {
         built: view.built,
         attempts: view.attempts,
         last_error: view.error.as_ref().map(|told| FailureShape {
-            class: told.class.map(|class| class.to_string()),
+            class: told.class.map(FailureClass::as_str),
             code: told.code.clone(),
             message: told.message.clone(),
         }),

@@ -6,7 +6,7 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::hash::{Hash, Hasher};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -116,6 +116,15 @@ fn fingerprint(file: &Path) -> Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
+/// Makes what is not there, while nobody else does.
+fn once(lock: &Path, done: impl Fn() -> bool, make: impl FnOnce() -> Result<()>) -> Result<()> {
+    if done() {
+        return Ok(());
+    }
+    let _lock = FileLock::hold(lock)?;
+    if done() { Ok(()) } else { make() }
+}
+
 /// `plugins/node_modules`, of `plugins/package-lock.json`.
 fn javascript() -> Result<Tools> {
     const NEEDED: &str = "Node 20 or newer is needed, with npm: https://nodejs.org";
@@ -127,15 +136,12 @@ fn javascript() -> Result<Tools> {
     let wanted = fingerprint(&workspace.join("package-lock.json"))?;
     let stamp = workspace.join("node_modules/.installed");
     let installed = || fs::read_to_string(&stamp).is_ok_and(|text| text == wanted);
-    if !installed() {
-        let _lock = FileLock::hold(&target_dir().join("guests/javascript.lock"))?;
-        if !installed() {
-            let mut npm = Command::new("npm");
-            npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(&workspace);
-            run_within(&mut npm, INSTALL_LIMIT).context("installing the tools for guests in JavaScript")?;
-            fs::write(&stamp, &wanted)?;
-        }
-    }
+    once(&target_dir().join("guests/javascript.lock"), installed, || {
+        let mut npm = Command::new("npm");
+        npm.args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]).current_dir(&workspace);
+        run_within(&mut npm, INSTALL_LIMIT).context("installing the tools for guests in JavaScript")?;
+        Ok(fs::write(&stamp, &wanted)?)
+    })?;
     Ok(Tools {
         description: format!("Node {}, plugins/node_modules", version.trim()),
         environment: Vec::new(),
@@ -152,18 +158,14 @@ fn python() -> Result<Tools> {
     }
     let requirements = repository().join(REQUIREMENTS);
     let place = user_cache_dir()?.join(format!("python-guests-{}", fingerprint(&requirements)?));
-    if !place.join("complete").is_file() {
-        let _lock = FileLock::hold(&place.with_extension("lock"))?;
-        if !place.join("complete").is_file() {
-            install_python(&place, &requirements)?;
-        }
-    }
+    let installed = || place.join("complete").is_file();
+    once(&place.with_extension("lock"), installed, || install_python(&place, &requirements))?;
     let description = format!("{}, {}", version.trim(), place.display());
     let environment = vec![("VIRTUAL_ENV".to_owned(), OsString::from(place))];
     Ok(Tools { description, environment })
 }
 
-fn install_python(place: &PathBuf, requirements: &Path) -> Result<()> {
+fn install_python(place: &Path, requirements: &Path) -> Result<()> {
     if place.exists() {
         fs::remove_dir_all(place)?;
     }
