@@ -24,11 +24,9 @@ fn second(shop: &Shop) -> Host {
 async fn the_next_leader_goes_on_from_the_saved_cursor() {
     let mut shop = Shop::new(8000, 100).await;
     let mut standby = second(&shop);
-    shop.scene.host.start().unwrap();
-    shop.until_run("entity = 'public.products'").await;
-    shop.asked(&["rate", "2000"]);
+    shop.start_slowly(500).await;
     standby.start().unwrap();
-    shop.until_run("entity = 'public.products' and rows >= 2000").await;
+    shop.until_run("entity = 'public.products' and rows >= 1000").await;
     let run = shop.text("select run from anabranch.run where entity = 'public.products'").await;
     shop.scene.host.kill().unwrap();
     let products_table = shop.scene.table("products");

@@ -20,11 +20,10 @@ sink = "out"
 destination = "mended"
 "#;
 
-/// Once the products are read for a while, slowly; gives the run.
-async fn under_way(shop: &Shop) -> String {
-    shop.until_run("entity = 'public.products'").await;
-    shop.asked(&["rate", "1000"]);
-    shop.until_run("entity = 'public.products' and status = 'running' and rows >= 1000").await;
+/// Starts the host, and waits until the products are read for a while, slowly; gives the run.
+async fn under_way(shop: &mut Shop) -> String {
+    shop.start_slowly(500).await;
+    shop.until_run("entity = 'public.products' and status = 'running' and rows >= 500").await;
     shop.text("select run from anabranch.run where entity = 'public.products'").await
 }
 
@@ -32,8 +31,7 @@ async fn under_way(shop: &Shop) -> String {
 async fn a_mapping_that_joins_in_mid_run_costs_the_other_nothing() {
     let mut shop = Shop::new(6000, 100).await;
     shop.scene.plugin("hostile", &mended());
-    shop.scene.host.start().unwrap();
-    let run = under_way(&shop).await;
+    let run = under_way(&mut shop).await;
     shop.scene.host.kill().unwrap();
     let table = shop.scene.table("products");
     let before = table.count().unwrap();
@@ -69,8 +67,7 @@ async fn a_version_that_changes_in_mid_run_costs_the_other_mapping_of_its_table_
     let mut shop = Shop::new(6000, 100).await;
     shop.scene.config(&format!("{TWO}{MENDED}"));
     shop.scene.plugin("hostile", &mended());
-    shop.scene.host.start().unwrap();
-    let run = under_way(&shop).await;
+    let run = under_way(&mut shop).await;
     shop.asked(&["pause", PRODUCTS]);
     let table = shop.scene.table("mended");
     // In this order: a chunk that was in flight may arrive in between.
@@ -94,7 +91,7 @@ async fn a_version_that_changes_in_mid_run_costs_the_other_mapping_of_its_table_
     table.note_writes().unwrap();
     shop.asked(&["rate", "1000", PRODUCTS]);
     shop.asked(&["request", PRODUCTS]);
-    let begun = "status = 'running' and rows >= 1000 and mappings = array['mended', 'products']";
+    let begun = "status = 'running' and rows >= 500 and mappings = array['mended', 'products']";
     shop.until_run(&format!("{begun} and run <> '{run}'")).await;
     let run = shop.text("select run from anabranch.run where entity = 'public.products'").await;
     shop.scene.host.kill().unwrap();
@@ -114,8 +111,7 @@ async fn a_version_that_changes_in_mid_run_costs_the_other_mapping_of_its_table_
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mapping_that_is_taken_out_ends_its_run_and_leaves_its_documents() {
     let mut shop = Shop::new(6000, 100).await;
-    shop.scene.host.start().unwrap();
-    under_way(&shop).await;
+    under_way(&mut shop).await;
     shop.scene.host.kill().unwrap();
     let there = shop.scene.table("products").count().unwrap();
     let (head, tail) = TWO.split_once("[[map]]\nname = \"products\"").unwrap();

@@ -54,15 +54,13 @@ async fn a_purge_takes_away_what_no_row_makes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_during_a_run_wins_and_the_table_starts_over() {
     let mut shop = Shop::new(12_000, 100).await;
-    shop.scene.host.start().unwrap();
-    shop.until_run("entity = 'public.products'").await;
-    shop.asked(&["rate", "2000", PRODUCTS]);
+    shop.start_slowly(500).await;
     shop.until_run("entity = 'public.products' and rows > 0 and status = 'running'").await;
     let first = shop.text("select run from anabranch.run where entity = 'public.products'").await;
     shop.asked(&["request", PRODUCTS]);
     shop.until_run(&format!("entity = 'public.products' and run <> '{first}'")).await;
     let cancelled = shop.asked(&["cancel", PRODUCTS]);
-    shop.asked(&["rate", "none", PRODUCTS]);
+    shop.asked(&["rate", "none"]);
     shop.reached("products", 2).await;
     shop.check().await;
     let run =
@@ -112,9 +110,7 @@ async fn cancelling_withdraws_what_has_not_begun_and_the_table_is_left_alone_unt
 #[tokio::test(flavor = "multi_thread")]
 async fn a_run_that_reads_is_not_cancelled() {
     let mut shop = Shop::new(8000, 100).await;
-    shop.scene.host.start().unwrap();
-    shop.until_run("entity = 'public.products'").await;
-    shop.asked(&["rate", "2000"]);
+    shop.start_slowly(500).await;
     shop.until_run("entity = 'public.products' and rows > 0").await;
     shop.asked(&["cancel", PRODUCTS]);
     shop.asked(&["rate", "none"]);
@@ -362,10 +358,8 @@ async fn a_mapping_that_is_taken_out_leaves_its_run_and_the_others_go_on_from_th
     let second = "[[map]]\nname = \"again\"\ntable = \"public.products\"\ntransform = \"product-search\"\n\
                   sink = \"out\"\ndestination = \"again\"\n";
     shop.scene.config(&format!("{}\n{second}", crate::shop::TWO));
-    shop.scene.host.start().unwrap();
-    shop.until_run("entity = 'public.products'").await;
-    shop.asked(&["rate", "1000"]);
-    shop.until_run("entity = 'public.products' and rows >= 1000 and mappings = array['again', 'products']")
+    shop.start_slowly(500).await;
+    shop.until_run("entity = 'public.products' and rows >= 500 and mappings = array['again', 'products']")
         .await;
     let run = shop.text("select run from anabranch.run where entity = 'public.products'").await;
     assert!(shop.scene.host.terminate(SOON).unwrap().success());

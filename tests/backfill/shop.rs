@@ -4,6 +4,7 @@
 
 use std::process::Output;
 
+use anabranch::state::Store;
 use serde_json::Value;
 use testkit::{
     shop::{ORDER_DOCUMENTS, PRODUCT_DOCUMENTS},
@@ -59,6 +60,14 @@ impl Shop {
         shop.reached("products", 1).await;
         shop.reached("orders", 1).await;
         shop
+    }
+
+    /// Starts the host, which reads no more than so many rows a second from its first page on.
+    pub async fn start_slowly(&mut self, rows_per_second: u32) {
+        let (store, client) = (Store::new(self.scene.database.name.as_str()), &self.scene.client);
+        store.upgrade(client).await.unwrap();
+        store.save_rate(client, None, Some(rows_per_second)).await.unwrap();
+        self.scene.host.start().unwrap();
     }
 
     /// `anabranch backfill …`, with its output as JSON.
