@@ -136,6 +136,17 @@ impl Relation {
         self.columns.iter().position(|column| column.name == name)
     }
 
+    /// The same with fewer columns: those of the key, and those that are wanted.
+    #[must_use]
+    pub fn narrowed(mut self, wanted: impl Fn(&str) -> bool) -> Self {
+        let kept: Vec<usize> = (0..self.columns.len())
+            .filter(|at| self.key.contains(at) || wanted(&self.columns[*at].name))
+            .collect();
+        self.key = self.key.iter().filter_map(|at| kept.binary_search(at).ok()).collect();
+        self.columns = kept.into_iter().map(|at| self.columns[at].clone()).collect();
+        self
+    }
+
     /// The names of the key's columns.
     pub fn key_names(&self) -> impl Iterator<Item = &str> {
         self.key.iter().map(|&at| self.columns[at].name.as_str())
@@ -153,6 +164,28 @@ mod tests {
             assert_eq!(name.to_string().parse(), Ok(name));
         }
         assert_eq!("orders".parse(), Ok(EntityName::new("public", "orders")));
+    }
+
+    #[test]
+    fn a_narrowed_relation_keeps_its_key_in_order() {
+        let column = |name: &&str| Column {
+            name: (*name).to_owned(),
+            type_oid: 25,
+            value_type: ValueType::Text,
+            identity: false,
+        };
+        let relation = Relation {
+            oid: 1,
+            name: EntityName::new("public", "orders"),
+            replica_identity: ReplicaIdentity::Default,
+            columns: ["note", "b", "price", "a"].iter().map(column).collect(),
+            key: vec![3, 1],
+        };
+        let narrowed = relation.clone().narrowed(|name| name == "price");
+        let names: Vec<_> = narrowed.columns.iter().map(|column| column.name.as_str()).collect();
+        assert_eq!(names, ["b", "price", "a"]);
+        assert_eq!(narrowed.key_names().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(relation.clone().narrowed(|_| true), relation);
     }
 
     #[test]

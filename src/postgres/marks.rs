@@ -6,20 +6,35 @@ use crate::model::{Lsn, Snapshot};
 /// The prefix of our logical messages. Their content says whose they are.
 pub const MESSAGE_PREFIX: &str = "anabranch";
 
+/// When messages reach the disk, and with that the stream. Never waits for a standby, which may be missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flush {
+    /// Before the call returns (`synchronous_commit = local`).
+    Now,
+    /// With what is flushed next, by the WAL writer at the latest (`off`): for what says nothing before
+    /// something later is there, too.
+    WithTheNext,
+}
+
 impl Client {
     /// Commits logical messages in one transaction, in order, and gives the position of each.
     ///
-    /// Returns when they are flushed here: `synchronous_commit = local` neither leaves them to the WAL
-    /// writer (as `off` would) nor waits for a standby that may be missing (as `on` would, for ever).
-    ///
     /// # Errors
     /// What the server reports; nothing was written then.
-    pub async fn emit_messages<T: AsRef<[u8]>>(&self, contents: &[T]) -> Result<Vec<Lsn>, Error> {
+    pub async fn emit_messages<T: AsRef<[u8]>>(
+        &self,
+        contents: &[T],
+        flush: Flush,
+    ) -> Result<Vec<Lsn>, Error> {
         if contents.is_empty() {
             return Ok(Vec::new());
         }
         // Several statements in one text are one transaction, which an error rolls back.
-        let mut sql = String::from("set local synchronous_commit = local");
+        let commit = match flush {
+            Flush::Now => "local",
+            Flush::WithTheNext => "off",
+        };
+        let mut sql = format!("set local synchronous_commit = {commit}");
         for content in contents {
             sql.push_str("; select pg_logical_emit_message(true, '");
             sql.push_str(MESSAGE_PREFIX);

@@ -34,6 +34,10 @@ use crate::{
 /// Longer than this no lock is waited for: other tables may be read meanwhile.
 const LONGEST_LOCK_WAIT: Duration = Duration::from_secs(10);
 
+/// About so much text is asked for at once. The server's process sleeps in between, which leaves its core to
+/// others that wait: a page in one piece keeps it for several milliseconds.
+const FETCH_BYTES: usize = 64 << 10;
+
 /// Which page to read.
 #[derive(Clone, Copy, Debug)]
 pub struct ChunkRequest<'a> {
@@ -41,6 +45,8 @@ pub struct ChunkRequest<'a> {
     pub entity: &'a EntityName,
     /// Only these rows; none for all.
     pub scope: Option<&'a Scope>,
+    /// Only these columns and the key's; none for all.
+    pub columns: Option<&'a [String]>,
     /// The row to read after; none to begin.
     pub after: Option<&'a Cursor>,
     /// At most so many rows.
@@ -55,7 +61,7 @@ pub struct ChunkRequest<'a> {
 /// A page.
 #[derive(Debug)]
 pub struct ChunkRead {
-    /// The table as it was. The same `Arc` as long as nothing changed.
+    /// The table as it was, with the columns that were asked for. The same `Arc` as long as nothing changed.
     pub relation: Arc<Relation>,
     /// What the rows were read in.
     pub snapshot: Snapshot,
@@ -184,7 +190,12 @@ impl SnapshotReader {
         result.map_err(|error| error.context(format!("reading {entity}")))
     }
 
-    async fn begin(&mut self, entity: &EntityName, timeout: Option<Duration>) -> Result<Opened, Error> {
+    async fn begin(
+        &mut self,
+        entity: &EntityName,
+        columns: Option<&[String]>,
+        timeout: Option<Duration>,
+    ) -> Result<Opened, Error> {
         let name = quote::entity(entity);
         let millis = |limit: Duration| limit.as_millis().clamp(1, 2_147_483_647);
         let limit = timeout.map_or(0, millis);
@@ -208,7 +219,8 @@ impl SnapshotReader {
             let rows = self.wire.query(&sql).await?.into_iter().flatten().collect();
             self.types.absorb(rows)?;
         }
-        let relation = self.intern(table.relation(&self.types));
+        let wanted = |name: &str| columns.is_none_or(|columns| columns.iter().any(|column| column == name));
+        let relation = self.intern(table.relation(&self.types).narrowed(wanted));
         let key_type = |&at: &usize| {
             let column = &relation.columns[at];
             Ok((quote::identifier(&column.name), self.types.key_type(column.type_oid)?))
@@ -236,7 +248,7 @@ impl SnapshotReader {
 
     async fn chunk(&mut self, request: &ChunkRequest<'_>) -> Result<ChunkRead, Error> {
         let started = Instant::now();
-        let opened = self.begin(request.entity, request.timeout).await?;
+        let opened = self.begin(request.entity, request.columns, request.timeout).await?;
         let key = opened.table.key_columns();
         let cursor = request.after.map(|cursor| check_cursor(&opened.relation, &key, cursor)).transpose()?;
         let scope = match request.scope {
@@ -255,7 +267,8 @@ impl SnapshotReader {
         let mut exhausted = false;
         while !exhausted && rows.count() < request.max_rows && rows.bytes() < request.max_bytes {
             let left = request.max_rows - rows.count();
-            let ask = self.rows_to_ask(opened.table.oid, request.max_bytes - rows.bytes()).min(left);
+            let bytes = FETCH_BYTES.min(request.max_bytes - rows.bytes());
+            let ask = self.rows_to_ask(opened.table.oid, bytes).min(left);
             let before = rows.count();
             self.fetch(&format!("{opening}fetch forward {ask} from anabranch_chunk"), &mut rows).await?;
             opening.clear();
@@ -322,7 +335,7 @@ impl SnapshotReader {
         keys: &[Vec<String>],
         timeout: Option<Duration>,
     ) -> Result<Reread, Error> {
-        let opened = self.begin(entity, timeout).await?;
+        let opened = self.begin(entity, None, timeout).await?;
         let mut rows = Rows::new(&opened.relation);
         // Short statements: the planner takes its time over long lists of alternatives.
         for keys in keys.chunks(200) {

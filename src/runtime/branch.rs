@@ -19,7 +19,7 @@ use crate::{
 use super::{
     lane::{LaneHandle, Timing},
     metrics::Metrics,
-    readers::{ReadEvent, Readers},
+    readers::{ReadEvent, Readers, columns},
     recover::go_on_further,
     scribe::{Note, Scribe},
     shutdown::now_micros,
@@ -77,7 +77,13 @@ impl Branch {
     ) -> Vec<Command<Rows>> {
         match command {
             Command::Begin { run } => scribe.note(Note::Begin { run }),
-            Command::Read(request) => self.readers.read(request),
+            Command::Read(request) => {
+                let targets = machine.run(request.table).map(|run| run.mappings).into_iter();
+                let targets: BTreeSet<&String> = targets.flatten().collect();
+                let wanted = |lane: &&Lane| targets.iter().any(|name| *name == lane.name());
+                let handles = lanes.values().filter(wanted).filter_map(|lane| lane.handle.as_ref());
+                self.readers.read(request, columns(handles.map(LaneHandle::plugin)));
+            }
             Command::Emit(emission) => return self.emit(&emission, machine, ledger, lanes, scribe),
             Command::Reread { run, chunk, reason } => {
                 debug!(%run, chunk, ?reason, "a chunk is read again");

@@ -144,6 +144,9 @@ pub enum RunError {
         /// What the system says.
         source: std::io::Error,
     },
+    /// No threads for backfills.
+    #[error("cannot start the threads of backfills: {0}")]
+    Threads(std::io::Error),
     /// The first term could not begin, and trying again would not help.
     #[error(transparent)]
     Term(#[from] TermError),

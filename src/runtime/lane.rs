@@ -16,6 +16,7 @@ use std::{
 
 use futures_util::{StreamExt as _, stream::FuturesOrdered};
 use tokio::{
+    runtime::Handle,
     sync::{mpsc, watch},
     task::JoinSet,
 };
@@ -95,6 +96,8 @@ pub(super) struct LaneSettings {
     pub(super) rereader: Arc<Rereader>,
     /// The right to deliver.
     pub(super) lease: Lease,
+    /// Where rows of backfills are transformed.
+    pub(super) background: Handle,
     /// What is in the sink now.
     pub(super) token: Token,
     /// The other mappings that write to the same destination of the same sink.
@@ -273,6 +276,10 @@ async fn transform_loop(
                     let Some(work) = work else { break };
                     if shared.is_stale(&work) {
                         shared.let_drop(&work);
+                    } else if work.batch.origin == Origin::Backfill {
+                        let task = transformed(Arc::clone(&shared), work);
+                        let task = shared.settings.background.spawn(task);
+                        under_way.push_back(AbortOnDropHandle::new(task));
                     } else if under_way.is_empty() && incoming.is_empty() {
                         // Nothing else to do: not a task of its own, for the sake of latency.
                         let done = transformed(Arc::clone(&shared), work).await;

@@ -5,6 +5,7 @@
 //! bounded in bytes.
 //!
 //! - how a process comes up and goes down → `supervisor`, `shutdown`
+//! - which threads what runs on → `background`
 //! - one leadership from lock to release → `term`, with `source` and `plan`; none, while it is suspended → `suspended`
 //! - the loop over the stream → `pump`, `intake`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
 //! - what operators ask for → `requests`, `asked`; tables that change behind the stream's back → `lookout`
@@ -12,6 +13,7 @@
 //! - what is written down → `scribe`; with the documents → `token`, `delivery`, taken up again by `recover`
 
 mod asked;
+mod background;
 mod blame;
 mod branch;
 mod delivery;

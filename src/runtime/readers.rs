@@ -4,16 +4,21 @@
 //! A chunk is handed to the pump *before* its high watermark is written: when the watermark comes along the
 //! stream, the rows are there.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::{
     backfill::{Attempt, ChunkRead, Keys, MarkerKind, ReadFailure, ReadRequest},
     model::{ChangeBatch, EntityName},
-    postgres::{ChunkRequest, Client, ConnectSettings, Error, ErrorKind, Purpose, SnapshotReader},
+    plugin::Plugin,
+    postgres::{ChunkRequest, Client, ConnectSettings, Error, ErrorKind, Flush, Purpose, SnapshotReader},
 };
 
 /// What a reading tells the pump.
@@ -25,6 +30,19 @@ pub(super) enum ReadEvent {
     Failed { attempt: Attempt, failure: ReadFailure },
     /// The cursor is of another key; the attempt's high watermark comes after what the old key has numbered.
     KeyChanged { attempt: Attempt, table: u32 },
+}
+
+/// The columns that a reading needs beside the key; none for all.
+pub(super) type Columns = Option<Vec<String>>;
+
+/// What these plugins read, each of its own table's columns. A row that lacks what a plugin needs that comes in
+/// only while the row is on its way is read again by its key (see `reread.rs`).
+pub(super) fn columns(plugins: impl Iterator<Item = Plugin>) -> Columns {
+    let mut all = BTreeSet::new();
+    for plugin in plugins {
+        all.extend(plugin.description().columns.clone()?);
+    }
+    Some(all.into_iter().collect())
 }
 
 /// Where readings connect to, and what they read.
@@ -39,25 +57,25 @@ pub(super) struct Reading {
 /// The pump's end of the readers.
 #[derive(Debug)]
 pub(super) struct Readers {
-    requests: mpsc::UnboundedSender<ReadRequest>,
+    requests: mpsc::UnboundedSender<(ReadRequest, Columns)>,
     // Aborts every reading when the term ends.
     _task: JoinSet<()>,
 }
 
 impl Readers {
     /// Starts readers; the events come through the second part.
-    pub(super) fn start(reading: Reading) -> (Self, mpsc::UnboundedReceiver<ReadEvent>) {
+    pub(super) fn start(reading: Reading, background: &Handle) -> (Self, mpsc::UnboundedReceiver<ReadEvent>) {
         let (requests, incoming) = mpsc::unbounded_channel();
         let (outgoing, events) = mpsc::unbounded_channel();
         let mut task = JoinSet::new();
-        task.spawn(serve(Arc::new(reading), incoming, outgoing));
+        task.spawn_on(serve(Arc::new(reading), incoming, outgoing), background);
         (Self { requests, _task: task }, events)
     }
 
     /// Begins a reading, and abandons the one that the run may still have.
-    pub(super) fn read(&self, request: ReadRequest) {
+    pub(super) fn read(&self, request: ReadRequest, columns: Columns) {
         // The machine has at most one reading a run, and bounds what is read ahead.
-        let _ = self.requests.send(request);
+        let _ = self.requests.send((request, columns));
     }
 }
 
@@ -78,7 +96,7 @@ impl Sessions {
 
 async fn serve(
     reading: Arc<Reading>,
-    mut requests: mpsc::UnboundedReceiver<ReadRequest>,
+    mut requests: mpsc::UnboundedReceiver<(ReadRequest, Columns)>,
     events: mpsc::UnboundedSender<ReadEvent>,
 ) {
     let mut idle: Vec<Sessions> = Vec::new();
@@ -94,12 +112,13 @@ async fn serve(
                 }
             }
             request = requests.recv() => {
-                let Some(request) = request else { return };
+                let Some((request, columns)) = request else { return };
                 let abandon = CancellationToken::new();
                 if let Some(before) = by_run.insert(Arc::clone(&request.run), abandon.clone()) {
                     before.cancel();
                 }
-                tasks.spawn(one(Arc::clone(&reading), request, idle.pop(), events.clone(), abandon));
+                let read = one(Arc::clone(&reading), request, columns, idle.pop(), events.clone(), abandon);
+                tasks.spawn(read);
             }
         }
     }
@@ -109,6 +128,7 @@ async fn serve(
 async fn one(
     reading: Arc<Reading>,
     request: ReadRequest,
+    columns: Columns,
     idle: Option<Sessions>,
     events: mpsc::UnboundedSender<ReadEvent>,
     abandon: CancellationToken,
@@ -118,7 +138,7 @@ async fn one(
             Some(sessions) => sessions,
             None => Sessions::open(&reading).await?,
         };
-        let whole = read(&reading, &request, &mut sessions, &events, &abandon).await?;
+        let whole = read(&reading, &request, columns.as_deref(), &mut sessions, &events, &abandon).await?;
         Ok::<_, Error>(whole.then_some(sessions))
     };
     let error = match read.await {
@@ -138,15 +158,18 @@ async fn one(
 async fn read(
     reading: &Reading,
     request: &ReadRequest,
+    columns: Option<&[String]>,
     sessions: &mut Sessions,
     events: &mpsc::UnboundedSender<ReadEvent>,
     abandon: &CancellationToken,
 ) -> Result<bool, Error> {
     let mark = |kind| request.marker(&reading.installation, kind).encode();
-    sessions.marks.emit_messages(&[mark(MarkerKind::Low)]).await?;
+    // It is in the WAL before the snapshot and flushed with the high one, before which nobody needs it.
+    sessions.marks.emit_messages(&[mark(MarkerKind::Low)], Flush::WithTheNext).await?;
     let page = ChunkRequest {
         entity: &request.entity,
         scope: request.scope.as_deref(),
+        columns,
         after: request.after.as_ref(),
         max_rows: request.limit,
         max_bytes: request.max_bytes,
@@ -159,7 +182,7 @@ async fn read(
         Err(error) if error.kind() == ErrorKind::KeyChanged => {
             debug!(entity = %request.entity, %error, "the key is another one");
             let _ = events.send(ReadEvent::KeyChanged { attempt: request.attempt, table: request.table });
-            return sessions.marks.emit_messages(&[mark(MarkerKind::High)]).await.map(|_| true);
+            return sessions.marks.emit_messages(&[mark(MarkerKind::High)], Flush::Now).await.map(|_| true);
         }
         page => page?,
     };
@@ -179,7 +202,7 @@ async fn read(
         exhausted: page.exhausted,
     };
     let _ = events.send(ReadEvent::Read(Box::new(chunk)));
-    sessions.marks.emit_messages(&[mark(MarkerKind::High)]).await.map(|_| true)
+    sessions.marks.emit_messages(&[mark(MarkerKind::High)], Flush::Now).await.map(|_| true)
 }
 
 fn recreated(request: &ReadRequest) -> Error {

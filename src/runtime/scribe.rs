@@ -12,7 +12,7 @@ use tracing::debug;
 use crate::{
     backfill::Report,
     model::{Lsn, Snapshot},
-    postgres::Client,
+    postgres::{Client, Flush},
     state::{MappingStatus, Store, StoredMapping, StoredRequest, StoredRun},
 };
 
@@ -180,7 +180,7 @@ async fn write(
         }
         Note::Heartbeat => {
             let content = format!("heartbeat/1 {installation}");
-            client.emit_messages(&[content]).await?;
+            client.emit_messages(&[content], Flush::Now).await?;
         }
     }
     Ok(())

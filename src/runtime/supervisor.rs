@@ -22,6 +22,7 @@ use crate::{
 };
 
 use super::{
+    background::Background,
     error::{RunError, TermError},
     health::{self, Health, State},
     http::{Server, Site},
@@ -77,7 +78,9 @@ async fn serve(
     let (changed, mut reloads) = mpsc::channel(1);
     let health = Arc::clone(health);
     let config = Arc::new(config);
-    let context = Context { config, settings, sinks, health, metrics, undecodable: AtomicBool::new(false) };
+    let background = Background::start()?;
+    let undecodable = AtomicBool::new(false);
+    let context = Context { config, settings, sinks, health, metrics, background, undecodable };
     let plugins = Arc::new(plugins);
     let watch =
         reload::watch(host, Arc::clone(&context.config), Arc::clone(&plugins), changed, shutdown.clone());

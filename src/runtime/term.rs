@@ -24,6 +24,7 @@ use crate::{
 };
 
 use super::{
+    background::Background,
     branch::{Branch, again},
     error::TermError,
     health::{Health, State},
@@ -59,6 +60,7 @@ pub(super) struct Context {
     pub(super) sinks: BTreeMap<String, Arc<Outlet>>,
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) background: Background,
     /// The slot has changes that the server cannot decode: they are given up, and everything is built again.
     pub(super) undecodable: AtomicBool,
 }
@@ -334,7 +336,7 @@ fn assemble(
         publication: publication.to_owned(),
         timeout,
     };
-    let (readers, reads) = Readers::start(reading);
+    let (readers, reads) = Readers::start(reading, context.background.handle());
     let mut relations = Relations::new(control, publication);
     for lane in lanes.values() {
         relations.numbered_by(lane.planned.table.oid, &lane.planned.table.key);
@@ -385,6 +387,7 @@ fn start_lane(
         batch_bytes: config.pipeline.batch_bytes,
         rereader: Arc::clone(rereader),
         lease: lease.clone(),
+        background: context.background.handle().clone(),
         token: planned.token.clone(),
         shares: planned.shares.clone(),
         metrics: context.metrics.mapping(&planned.stored.name, &planned.mapping.sink),

@@ -1,7 +1,7 @@
 use anabranch::{
     backfill::{Cursor, KeyColumn},
-    model::{ChangeBatch, EntityName, ReplicaIdentity, Scope, ValueType},
-    postgres::{Catalog, ChunkRead, ChunkRequest, ErrorKind, Purpose, SnapshotReader, StreamRelation},
+    model::{ChangeBatch, EntityName, Lsn, ReplicaIdentity, Scope, ValueType},
+    postgres::{Catalog, ChunkRead, ChunkRequest, ErrorKind, Flush, Purpose, SnapshotReader, StreamRelation},
 };
 use testkit::{ClusterOptions, Database, wait_until};
 
@@ -22,7 +22,15 @@ fn cursor(chunk: &ChunkRead) -> Option<Cursor> {
 }
 
 fn request(entity: &EntityName, max_rows: u32) -> ChunkRequest<'_> {
-    ChunkRequest { entity, scope: None, after: None, max_rows, max_bytes: 1 << 20, timeout: None }
+    ChunkRequest {
+        entity,
+        scope: None,
+        columns: None,
+        after: None,
+        max_rows,
+        max_bytes: 1 << 20,
+        timeout: None,
+    }
 }
 
 /// Reads a table to its end in pages of `max_rows`; gives each page's rows.
@@ -172,6 +180,35 @@ async fn a_page_ends_at_its_byte_limit() {
         assert_eq!(chunk.last, Some(vec![chunk.batch.changes.len().to_string()]));
         assert!(!chunk.exhausted);
     }
+}
+
+#[tokio::test]
+async fn a_page_has_the_columns_that_are_asked_for_and_the_key() {
+    let (_, database) = shared_database().await;
+    database
+        .execute(
+            "create table public.t (a text, id int, big text, kind text, primary key (kind, id));
+             insert into public.t values ('a', 1, 'big', 'k'), (null, 2, 'bigger', 'k');
+             create publication p for table public.t",
+        )
+        .await
+        .unwrap();
+    let mut reader = reader(&database).await;
+    let entity = "public.t".parse().unwrap();
+    let read = async |reader: &mut SnapshotReader, columns: Option<&[String]>| {
+        let chunk = reader.read_chunk(&ChunkRequest { columns, ..request(&entity, 10) }).await.unwrap();
+        let names: Vec<_> = chunk.relation.columns.iter().map(|column| column.name.clone()).collect();
+        assert_eq!(chunk.relation.key_names().collect::<Vec<_>>(), ["kind", "id"]);
+        assert_eq!(chunk.last.as_deref(), Some(&["k".to_owned(), "2".to_owned()][..]));
+        (names.join(" "), texts(&chunk.batch))
+    };
+    let text = |text: &str| Some(text.to_owned());
+    // A column that is not there is missed by whoever needs it.
+    let (names, rows) = read(&mut reader, Some(&["a".to_owned(), "gone".to_owned()])).await;
+    assert_eq!(names, "a id kind");
+    assert_eq!(rows, [[text("a"), text("1"), text("k")], [None, text("2"), text("k")]]);
+    assert_eq!(read(&mut reader, Some(&[])).await.0, "id kind");
+    assert_eq!(read(&mut reader, None).await.0, "a id big kind");
 }
 
 #[tokio::test]
@@ -492,9 +529,14 @@ async fn markers_do_not_wait_for_a_standby_and_show_in_no_snapshot_of_others() {
     .unwrap();
 
     let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
-    let marks =
-        tokio::time::timeout(DEADLINE, client.emit_messages(&[&b"low"[..], b"high"])).await.unwrap().unwrap();
-    assert!(marks[0] < marks[1]);
+    let mark = async |contents: &[&[u8]], flush| {
+        tokio::time::timeout(DEADLINE, client.emit_messages(contents, flush)).await.unwrap().unwrap()
+    };
+    let low = mark(&[b"low"], Flush::WithTheNext).await[0];
+    let high = mark(&[b"high", b"another"], Flush::Now).await;
+    assert!(low < high[0] && high[0] < high[1]);
+    let flushed = database.query_text("select pg_current_wal_flush_lsn()::text").await.unwrap();
+    assert!(flushed.parse::<Lsn>().unwrap() > high[1]);
     let snapshot = client.current_snapshot().await.unwrap();
     assert!(!snapshot.sees(u32::try_from(xid.parse::<u64>().unwrap()).unwrap()));
     let entity = "public.t".parse().unwrap();

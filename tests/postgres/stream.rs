@@ -3,7 +3,7 @@ use std::time::Duration;
 use anabranch::{
     model::Lsn,
     postgres::{
-        Client, ErrorKind, PublicationPlan, Purpose, ReplicationStream, StreamOptions, create_slot,
+        Client, ErrorKind, Flush, PublicationPlan, Purpose, ReplicationStream, StreamOptions, create_slot,
         ensure_publication, find_slot,
     },
 };
@@ -69,7 +69,7 @@ async fn changes_arrive_and_what_is_confirmed_is_not_sent_again() {
 
     let mut second = stream(&database, end).await;
     assert_eq!(next_commit(&mut second).await.1, "BRIC", "the second transaction, whole");
-    let logical = client.emit_messages(&[b"hello"]).await.unwrap();
+    let logical = client.emit_messages(&[b"hello"], Flush::Now).await.unwrap();
     assert_eq!(next_commit(&mut second).await.1, "BMC");
     assert!(logical[0] > end);
 }
