@@ -13,6 +13,7 @@
 )]
 
 mod crash;
+mod failover;
 mod lag;
 mod limbo;
 #[path = "../support/receiver.rs"]
