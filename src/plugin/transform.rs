@@ -156,8 +156,10 @@ impl Transform {
             self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
         while from < to {
             from = self.call_once(batch, &selection[..to], from, &mut buffers, outcomes).await?;
-            // A large batch never waits by itself, and whoever else is ready would wait for the whole of it.
-            tokio::task::yield_now().await;
+            if from < to {
+                // A large batch never waits by itself, and whoever else is ready would wait for the whole of it.
+                tokio::task::yield_now().await;
+            }
         }
         if buffers.request.capacity() <= KEEP {
             self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffers);

@@ -25,6 +25,7 @@ async fn the_next_leader_goes_on_from_the_saved_cursor() {
     let mut shop = Shop::new(8000, 100).await;
     let mut standby = second(&shop);
     shop.start_slowly(500).await;
+    shop.until_run("entity = 'public.products'").await;
     standby.start().unwrap();
     shop.until_run("entity = 'public.products' and rows >= 1000").await;
     let run = shop.text("select run from anabranch.run where entity = 'public.products'").await;
