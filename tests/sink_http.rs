@@ -271,7 +271,7 @@ async fn results_in_the_answer_are_honoured() {
         Reply::with_body(
             200,
             &at.map_or(String::new(), |at| {
-                format!(r#"{{"rejected":[{{"index":{at},"message":"no colour"}}]}}"#)
+                format!(r#"{{"rejected":[{{"index":{at},"message":"no\ncolour"}}]}}"#)
             }),
         )
     })

@@ -27,7 +27,7 @@ async fn the_next_leader_goes_on_from_the_saved_cursor() {
     shop.start_slowly(500).await;
     shop.until_run("entity = 'public.products'").await;
     standby.start().unwrap();
-    shop.until_run("entity = 'public.products' and rows >= 1000").await;
+    shop.until_run("entity = 'public.products' and rows >= 2000").await;
     let run = shop.text("select run from anabranch.run where entity = 'public.products'").await;
     shop.scene.host.kill().unwrap();
     let products_table = shop.scene.table("products");

@@ -23,7 +23,7 @@ destination = "mended"
 /// Starts the host, and waits until the products are read for a while, slowly; gives the run.
 async fn under_way(shop: &mut Shop) -> String {
     shop.start_slowly(500).await;
-    shop.until_run("entity = 'public.products' and status = 'running' and rows >= 500").await;
+    shop.until_run("entity = 'public.products' and status = 'running' and rows >= 1000").await;
     shop.text("select run from anabranch.run where entity = 'public.products'").await
 }
 
@@ -91,7 +91,7 @@ async fn a_version_that_changes_in_mid_run_costs_the_other_mapping_of_its_table_
     table.note_writes().unwrap();
     shop.asked(&["rate", "1000", PRODUCTS]);
     shop.asked(&["request", PRODUCTS]);
-    let begun = "status = 'running' and rows >= 500 and mappings = array['mended', 'products']";
+    let begun = "status = 'running' and rows >= 1000 and mappings = array['mended', 'products']";
     shop.until_run(&format!("{begun} and run <> '{run}'")).await;
     let run = shop.text("select run from anabranch.run where entity = 'public.products'").await;
     shop.scene.host.kill().unwrap();

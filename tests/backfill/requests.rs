@@ -359,7 +359,7 @@ async fn a_mapping_that_is_taken_out_leaves_its_run_and_the_others_go_on_from_th
                   sink = \"out\"\ndestination = \"again\"\n";
     shop.scene.config(&format!("{}\n{second}", crate::shop::TWO));
     shop.start_slowly(500).await;
-    shop.until_run("entity = 'public.products' and rows >= 500 and mappings = array['again', 'products']")
+    shop.until_run("entity = 'public.products' and rows >= 1000 and mappings = array['again', 'products']")
         .await;
     let run = shop.text("select run from anabranch.run where entity = 'public.products'").await;
     assert!(shop.scene.host.terminate(SOON).unwrap().success());

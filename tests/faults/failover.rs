@@ -81,16 +81,11 @@ async fn c063_random_failovers_under_load_lose_nothing_and_never_make_a_second_l
     let rows = Size { products: 5_000, orders: 5_000, customers: 0 };
     let mut world = World::new(&database.url, rows, "").await;
     let file = world.host.path("search.db");
-    let slot = &database.name;
     let config = TWO_MAPPINGS.replace("\"search.db\"", &format!("\"{}\"", file.display()));
-    let config = format!(
-        "[source]\nurl = \"{}\"\nslot = \"{slot}\"\npublication = \"{slot}\"\n{config}{SMALL}",
-        database.url
-    );
     let mut standby = Host::new(BINARY).unwrap();
     world.prepare(&[product_search("1.0.0"), order_summary("1.0.0")]);
     for host in [&world.host, &standby] {
-        host.config(&config).unwrap();
+        world.configure(host, &format!("{config}{SMALL}"));
         host.plugin("product-search", &product_search("1.0.0")).unwrap();
         host.plugin("order-summary", &order_summary("1.0.0")).unwrap();
     }

@@ -71,11 +71,17 @@ impl World {
     pub async fn new(url: &str, rows: Size, config: &str) -> Self {
         let client = connect(url).await.unwrap();
         shop::create(&client, rows).await.unwrap();
-        let host = Host::new(BINARY).unwrap();
+        let world = Self { url: url.to_owned(), client, host: Host::new(BINARY).unwrap() };
+        world.configure(&world.host, config);
+        world
+    }
+
+    /// Writes the config of a host of this installation.
+    pub fn configure(&self, host: &Host, config: &str) {
+        let url = &self.url;
         let slot = url.rsplit('/').next().unwrap();
         let source = format!("[source]\nurl = \"{url}\"\nslot = \"{slot}\"\npublication = \"{slot}\"\n");
         host.config(&format!("{source}{config}")).unwrap();
-        Self { url: url.to_owned(), client, host }
     }
 
     /// Builds a guest and puts it into the plugin directory by a rename.
