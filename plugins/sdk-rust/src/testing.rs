@@ -21,12 +21,12 @@ pub fn set_config(key: &str, value: &str) {
     CONFIG.with_borrow_mut(|config| config.insert(key.to_owned(), value.to_owned()));
 }
 
-#[cfg_attr(target_family = "wasm", allow(dead_code))]
+#[cfg(not(target_family = "wasm"))]
 pub(crate) fn config(key: &str) -> Option<String> {
     CONFIG.with_borrow(|config| config.get(key).cloned())
 }
 
-#[cfg_attr(target_family = "wasm", allow(dead_code))]
+#[cfg(not(target_family = "wasm"))]
 pub(crate) fn record_log(level: Level, message: &str) {
     LOG.with_borrow_mut(|log| log.push((level, message.to_owned())));
 }
