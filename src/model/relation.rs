@@ -139,11 +139,11 @@ impl Relation {
     /// The same with fewer columns: those of the key, and those that are wanted.
     #[must_use]
     pub fn narrowed(mut self, wanted: impl Fn(&str) -> bool) -> Self {
-        let kept: Vec<usize> = (0..self.columns.len())
-            .filter(|at| self.key.contains(at) || wanted(&self.columns[*at].name))
-            .collect();
-        self.key = self.key.iter().filter_map(|at| kept.binary_search(at).ok()).collect();
-        self.columns = kept.into_iter().map(|at| self.columns[at].clone()).collect();
+        let kept = |(at, column): &(usize, Column)| self.key.contains(at) || wanted(&column.name);
+        let columns = std::mem::take(&mut self.columns).into_iter().enumerate();
+        let (places, columns): (Vec<usize>, _) = columns.filter(kept).unzip();
+        self.key = self.key.iter().filter_map(|at| places.binary_search(at).ok()).collect();
+        self.columns = columns;
         self
     }
 

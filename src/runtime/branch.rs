@@ -78,10 +78,8 @@ impl Branch {
         match command {
             Command::Begin { run } => scribe.note(Note::Begin { run }),
             Command::Read(request) => {
-                let targets = machine.run(request.table).map(|run| run.mappings).into_iter();
-                let targets: BTreeSet<&String> = targets.flatten().collect();
-                let wanted = |lane: &&Lane| targets.iter().any(|name| *name == lane.name());
-                let handles = lanes.values().filter(wanted).filter_map(|lane| lane.handle.as_ref());
+                let targets = targets(machine, lanes, request.table);
+                let handles = targets.filter_map(|(_, lane)| lane.handle.as_ref());
                 self.readers.read(request, columns(handles.map(LaneHandle::plugin)));
             }
             Command::Emit(emission) => return self.emit(&emission, machine, ledger, lanes, scribe),
@@ -153,8 +151,7 @@ impl Branch {
         let selection = kept(emission);
         let (mut targets, mut missed) = (BTreeSet::new(), Vec::new());
         if !selection.is_empty() {
-            let wanted = machine.run(emission.table).map(|run| run.mappings.clone()).unwrap_or_default();
-            for (&id, lane) in lanes.iter().filter(|(_, lane)| wanted.contains(lane.name())) {
+            for (id, lane) in self::targets(machine, lanes, emission.table) {
                 let Some(handle) = lane.handle.as_ref().filter(|_| ledger.follows(id)) else {
                     // It is backfilled by a run of its own once it works again.
                     missed.push(id);
@@ -456,6 +453,18 @@ pub(super) fn again(mapping: &str, scope: &Scope) -> StoredRequest {
         scope: Some(scope.clone()),
         purge: false,
     }
+}
+
+/// The lanes of the mappings that a table's run is for.
+fn targets<'a>(
+    machine: &'a Machine<Rows>,
+    lanes: &'a BTreeMap<LaneId, Lane>,
+    table: u32,
+) -> impl Iterator<Item = (LaneId, &'a Lane)> {
+    let wanted = machine.run(table).map(|run| run.mappings);
+    let lanes =
+        lanes.iter().filter(move |(_, lane)| wanted.is_some_and(|wanted| wanted.contains(lane.name())));
+    lanes.map(|(&id, lane)| (id, lane))
 }
 
 /// The rows that the stream has not overtaken.

@@ -276,18 +276,18 @@ async fn transform_loop(
                     let Some(work) = work else { break };
                     if shared.is_stale(&work) {
                         shared.let_drop(&work);
-                    } else if work.batch.origin == Origin::Backfill {
-                        let task = transformed(Arc::clone(&shared), work);
-                        let task = shared.settings.background.spawn(task);
-                        under_way.push_back(AbortOnDropHandle::new(task));
-                    } else if under_way.is_empty() && incoming.is_empty() {
+                        continue;
+                    }
+                    let live = work.batch.origin != Origin::Backfill;
+                    if live && under_way.is_empty() && incoming.is_empty() {
                         // Nothing else to do: not a task of its own, for the sake of latency.
                         let done = transformed(Arc::clone(&shared), work).await;
                         if !shared.pass_on(Some(done), &deliveries).await {
                             return;
                         }
                     } else {
-                        let task = tokio::spawn(transformed(Arc::clone(&shared), work));
+                        let task = transformed(Arc::clone(&shared), work);
+                        let task = if live { tokio::spawn(task) } else { shared.settings.background.spawn(task) };
                         under_way.push_back(AbortOnDropHandle::new(task));
                     }
                 }
