@@ -14,6 +14,7 @@ mod run;
 mod source;
 mod status;
 mod suspend;
+mod widen;
 
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -84,6 +85,10 @@ enum Command {
     Suspend(suspend::SuspendArguments),
     /// Let a suspended installation go on.
     Resume(suspend::ResumeArguments),
+    /// Publish all columns of the mapped tables, until `restore`: for migrations that a column list blocks.
+    Widen(widen::Arguments),
+    /// Let the publication have column lists again.
+    Restore(widen::Arguments),
     /// Build and look into plugins.
     Plugin(plugin::Arguments),
 }
@@ -191,6 +196,8 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Backfill(arguments) => backfill::run(&context, &arguments),
         Command::Suspend(arguments) => suspend::suspend(&context, &arguments),
         Command::Resume(arguments) => suspend::resume(&context, &arguments),
+        Command::Widen(arguments) => widen::widen(&context, &arguments),
+        Command::Restore(arguments) => widen::restore(&context, &arguments),
     };
     match result {
         Ok(exit) => exit.code().into(),

@@ -228,11 +228,19 @@ impl Resolver<'_> {
         }
         let slot = self.slot(table.slot.as_ref());
         let publication = self.publication(table.publication.as_ref());
+        let managed = table.manage_publication.as_ref().is_none_or(|typed| typed.value);
+        let column_lists = table.column_lists.as_ref().is_some_and(|typed| typed.value);
+        if let Some(typed) = table.column_lists.as_ref().filter(|typed| typed.value && !managed) {
+            let message = "column_lists = true and manage_publication = false: a publication that is not managed keeps \
+                           the column lists that its maker gives it; leave one of the two out";
+            self.complain(&typed.at, message.to_owned());
+        }
         Some(SourceSettings {
             connect: self.connect(table)?,
             slot,
             publication,
-            manage_publication: table.manage_publication.as_ref().is_none_or(|typed| typed.value),
+            manage_publication: managed,
+            column_lists,
             purge_on_repair: table.purge_on_repair.as_ref().is_some_and(|typed| typed.value),
             status_interval,
             silence_limit,

@@ -45,6 +45,7 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
             "slot",
             "publication",
             "manage_publication",
+            "column_lists",
             "purge_on_repair",
             "status_interval",
             "silence_limit",

@@ -52,6 +52,8 @@ pub struct SourceSettings {
     pub publication: String,
     /// Whether the publication is created and altered to fit the mappings.
     pub manage_publication: bool,
+    /// Whether the publication has only the columns that the transforms of a table declare, and its identity.
+    pub column_lists: bool,
     /// Whether destinations are emptied before the rebuild that repairs a gap in the stream, where their sinks
     /// can: rows that were deleted while nobody listened leave documents behind otherwise.
     pub purge_on_repair: bool,

@@ -41,6 +41,7 @@ url = "postgres://app:${PASSWORD}@db.example/shop"
 slot = "1shop_2"
 publication = "Shop Pub"
 manage_publication = false
+column_lists = false
 purge_on_repair = true
 status_interval = "5s"
 silence_limit = "2m"

@@ -3,7 +3,7 @@
 //!
 //! Guarantees that what a method returned `Ok` for is stored, that it may be called from several places at
 //! once and again, and that the leader is woken. It never touches a table of the application, never a slot or a
-//! publication but to suspend, and never changes what a running backfill has done: the leader carries requests
+//! publication but to suspend or to widen, and never changes what a running backfill has done: the leader carries requests
 //! out.
 
 mod condition;
@@ -11,6 +11,7 @@ mod error;
 mod keys;
 mod picture;
 mod progress;
+mod publication;
 mod shape;
 mod status;
 mod suspend;
@@ -29,6 +30,7 @@ use crate::{
 pub use error::ControlError;
 pub use picture::Picture;
 pub use progress::{Goal, Item, PluginGoal, Standing, Step, Verdict, describe, progress};
+pub use publication::{Restored, Widened};
 pub use shape::{ControlShape, RequestShape, RunShape};
 pub use status::{CheckpointShape, MappingShape, SlotShape, StatusShape, SuspensionShape};
 pub use suspend::{Suspended, settle};

@@ -6,6 +6,7 @@
 //! table of the application, nor make its own statements fail.
 
 mod catalog;
+mod column_lists;
 mod connect;
 mod error;
 mod identity;
@@ -27,6 +28,7 @@ mod types;
 mod wire;
 
 pub use catalog::{Catalog, ResolvedRelation, StreamRelation, TableColumn, TableInfo};
+pub use column_lists::ColumnLists;
 pub use connect::{Client, Purpose};
 pub use error::{Error, ErrorKind};
 pub use identity::{UnusableIdentity, unusable_identities};
@@ -35,7 +37,7 @@ pub use marks::{Flush, MESSAGE_PREFIX};
 pub use preflight::{Finding, PreflightRequest, Severity, preflight};
 pub use publication::{
     PublicationChange, PublicationPlan, PublicationState, drop_publication, ensure_publication,
-    find_publication, published_tables,
+    find_publication, pending_change, published_tables, restore_publication, widen_publication,
 };
 pub use settings::{
     Address, ChannelBinding, ConnectSettings, Host, Keepalives, Roots, TargetSession, TlsMode,

@@ -1,10 +1,14 @@
-//! The publication: which tables the stream has.
+//! The publication: which tables the stream has, and which columns of them.
 //!
 //! Guarantees that only a publication that Anabranch itself made is altered, told by its comment, and that
-//! no table is published whose application would then fail to update it.
+//! no table is published whose application would then fail to update it. Whoever alters it has a lock of its
+//! name, and looks after that: two who alter at once do so in turn.
+
+use std::collections::BTreeMap;
 
 use super::{
     catalog::{Catalog, TableInfo},
+    column_lists::{self, ColumnLists},
     connect::Client,
     error::{Error, ErrorKind},
     identity::unusable_identities,
@@ -14,9 +18,11 @@ use crate::model::EntityName;
 
 /// The comment that tells a publication as ours.
 const COMMENT: &str = "managed by anabranch";
+/// The same while its column lists are taken off.
+const WIDENED: &str = "managed by anabranch, widened";
 
 /// What the publication is to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct PublicationPlan<'a> {
     /// Its name.
     pub name: &'a str,
@@ -24,6 +30,8 @@ pub struct PublicationPlan<'a> {
     pub managed: bool,
     /// Exactly the mapped tables.
     pub tables: &'a [EntityName],
+    /// The columns that are read of each; none where every table is to be published whole.
+    pub columns: Option<&'a ColumnLists>,
 }
 
 /// What was done.
@@ -35,6 +43,16 @@ pub struct PublicationChange {
     pub added: Vec<EntityName>,
     /// Tables that it had.
     pub dropped: Vec<EntityName>,
+    /// Tables of which it has other columns now.
+    pub relisted: Vec<EntityName>,
+}
+
+impl PublicationChange {
+    /// Whether nothing was, or is, to be done.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// A publication as the server has it.
@@ -46,6 +64,8 @@ pub struct PublicationState {
     via_root: bool,
     operations: bool,
     ours: bool,
+    /// Its column lists are taken off until they are restored.
+    pub widened: bool,
 }
 
 impl PublicationState {
@@ -62,16 +82,18 @@ impl PublicationState {
 /// What the server reports.
 pub async fn find_publication(client: &Client, name: &str) -> Result<Option<PublicationState>, Error> {
     let sql = "select oid, puballtables, pubviaroot, pubinsert and pubupdate and pubdelete and pubtruncate,
-          coalesce(obj_description(oid, 'pg_publication') = $2, false)
+          coalesce(obj_description(oid, 'pg_publication'), '')
         from pg_publication where pubname = $1";
-    let row = client.query_opt(sql, &[&name, &COMMENT]).await?;
+    let row = client.query_opt(sql, &[&name]).await?;
     row.map(|row| {
+        let comment: String = row.try_get(4)?;
         Ok(PublicationState {
             oid: row.try_get(0)?,
             all_tables: row.try_get(1)?,
             via_root: row.try_get(2)?,
             operations: row.try_get(3)?,
-            ours: row.try_get(4)?,
+            ours: comment == COMMENT || comment == WIDENED,
+            widened: comment == WIDENED,
         })
     })
     .transpose()
@@ -98,14 +120,116 @@ pub async fn ensure_publication(
     client: &Client,
     plan: &PublicationPlan<'_>,
 ) -> Result<PublicationChange, Error> {
-    let tables = Catalog::new(plan.name).tables(client, plan.tables).await?;
-    if let Some(missing) = plan.tables.iter().find(|name| !tables.iter().any(|table| table.name == **name)) {
-        return Err(Error::new(ErrorKind::Table, format!("table {missing} does not exist in this database")));
-    }
-    let found = find_publication(client, plan.name).await?;
     if !plan.managed {
+        let tables = planned_tables(client, plan).await?;
+        let found = find_publication(client, plan.name).await?;
         return check_unmanaged(client, plan, found, &tables).await.map(|()| PublicationChange::default());
     }
+    alone(client, plan.name, async {
+        let (change, sql) = difference(client, plan).await?;
+        if !sql.is_empty() {
+            client.batch_execute(&sql).await.map_err(|error| denied(error.into(), plan.name))?;
+        }
+        Ok(change)
+    })
+    .await
+}
+
+/// What [`ensure_publication`] would do to a publication that it manages. Touches nothing.
+///
+/// # Errors
+/// As [`ensure_publication`].
+pub async fn pending_change(client: &Client, plan: &PublicationPlan<'_>) -> Result<PublicationChange, Error> {
+    difference(client, plan).await.map(|(change, _)| change)
+}
+
+/// Takes all column lists off, until [`restore_publication`]: the tables that had one.
+///
+/// # Errors
+/// It is not there, or not ours, or not our role's ([`ErrorKind::Settings`] for the first two).
+pub async fn widen_publication(client: &Client, name: &str) -> Result<Vec<EntityName>, Error> {
+    alone(client, name, async {
+        ours(client, name).await?;
+        let listed = member_tables(client, name).await?.into_iter().filter(|(_, list)| list.is_some());
+        let listed: Vec<EntityName> = listed.map(|(table, _)| table).collect();
+        let mut sql = String::new();
+        for table in &listed {
+            sql.push_str(&relist(name, &format!("only {}", quote::entity(table)), table));
+        }
+        sql.push_str(&comment(name, WIDENED));
+        client.batch_execute(&sql).await.map_err(|error| denied(error.into(), name))?;
+        Ok(listed)
+    })
+    .await
+}
+
+/// Lets the leader put the column lists on again: whether they had been taken off.
+///
+/// # Errors
+/// As [`widen_publication`].
+pub async fn restore_publication(client: &Client, name: &str) -> Result<bool, Error> {
+    alone(client, name, async {
+        let widened = ours(client, name).await?.widened;
+        client.batch_execute(&comment(name, COMMENT)).await.map_err(|error| denied(error.into(), name))?;
+        Ok(widened)
+    })
+    .await
+}
+
+async fn ours(client: &Client, name: &str) -> Result<PublicationState, Error> {
+    match find_publication(client, name).await? {
+        Some(found) if found.ours => Ok(found),
+        Some(_) => Err(Error::settings(format!(
+            "publication `{name}` was not made by Anabranch, and its column lists are its maker's to change"
+        ))),
+        None => Err(Error::settings(format!(
+            "publication `{name}` does not exist: a host makes it at its start, unless the installation is suspended"
+        ))),
+    }
+}
+
+/// Does something in a transaction, while nobody else of us alters the publication.
+async fn alone<T>(
+    client: &Client,
+    name: &str,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    client.batch_execute("begin").await?;
+    let done = async {
+        let key = format!("anabranch publication {name}");
+        client.query_one("select pg_advisory_xact_lock(hashtextextended($1, 0))", &[&key]).await?;
+        work.await
+    };
+    match done.await {
+        Ok(done) => {
+            client.batch_execute("commit").await?;
+            Ok(done)
+        }
+        Err(error) => {
+            // What went wrong first is what is told.
+            let _ = client.batch_execute("rollback").await;
+            Err(error)
+        }
+    }
+}
+
+async fn planned_tables(client: &Client, plan: &PublicationPlan<'_>) -> Result<Vec<TableInfo>, Error> {
+    let tables = Catalog::new(plan.name).tables(client, plan.tables).await?;
+    match plan.tables.iter().find(|name| !tables.iter().any(|table| table.name == **name)) {
+        Some(missing) => {
+            Err(Error::new(ErrorKind::Table, format!("table {missing} does not exist in this database")))
+        }
+        None => Ok(tables),
+    }
+}
+
+/// What a managed publication lacks, and the statements that mend it.
+async fn difference(
+    client: &Client,
+    plan: &PublicationPlan<'_>,
+) -> Result<(PublicationChange, String), Error> {
+    let tables = planned_tables(client, plan).await?;
+    let found = find_publication(client, plan.name).await?;
     if let Some(bad) = unusable_identities(client, plan.name, plan.tables).await?.into_iter().next() {
         return Err(Error::new(
             ErrorKind::Table,
@@ -115,19 +239,21 @@ pub async fn ensure_publication(
             ),
         ));
     }
+    // Column lists came with 15.
+    let listed = client.server_version() >= 15 && !found.as_ref().is_some_and(|found| found.widened);
+    let lists = plan.columns.filter(|_| listed);
+    let list_of = |table: &TableInfo| lists.and_then(|lists| column_lists::of(table, lists.get(&table.name)));
     let name = quote::identifier(plan.name);
-    let item = |table: &TableInfo| {
-        format!("{}{}", if table.partitioned { "" } else { "only " }, quote::entity(&table.name))
-    };
     let Some(found) = found else {
-        let list: Vec<_> = tables.iter().map(item).collect();
-        let list = if list.is_empty() { String::new() } else { format!(" for table {}", list.join(", ")) };
+        let items: Vec<_> = tables.iter().map(|table| item(table, list_of(table).as_deref())).collect();
+        let items = if items.is_empty() { String::new() } else { format!(" for table {}", items.join(", ")) };
         let sql = format!(
-            "create publication {name}{list} with (publish = 'insert, update, delete, truncate', \
-             publish_via_partition_root = true); comment on publication {name} is '{COMMENT}'"
+            "create publication {name}{items} with (publish = 'insert, update, delete, truncate', \
+             publish_via_partition_root = true); {}",
+            comment(plan.name, COMMENT)
         );
-        client.batch_execute(&sql).await.map_err(|error| denied(error.into(), plan.name))?;
-        return Ok(PublicationChange { created: true, added: plan.tables.to_vec(), dropped: Vec::new() });
+        let change = PublicationChange { created: true, added: plan.tables.to_vec(), ..Default::default() };
+        return Ok((change, sql));
     };
     if !found.ours {
         return Err(Error::settings(format!(
@@ -144,20 +270,46 @@ pub async fn ensure_publication(
              publish_via_partition_root = true); "
         );
     }
-    let present = member_tables(client, plan.name).await?;
-    for table in tables.iter().filter(|table| !present.contains(&table.name)) {
-        sql.push_str(&format!("alter publication {name} add table {}; ", item(table)));
-        change.added.push(table.name.clone());
+    let mut present = member_tables(client, plan.name).await?;
+    for table in &tables {
+        let list = list_of(table);
+        let item = item(table, list.as_deref());
+        match present.remove(&table.name) {
+            None => {
+                sql.push_str(&format!("alter publication {name} add table {item}; "));
+                change.added.push(table.name.clone());
+            }
+            Some(present) if !column_lists::are_same(present.as_deref(), list.as_deref()) => {
+                sql.push_str(&relist(plan.name, &item, &table.name));
+                change.relisted.push(table.name.clone());
+            }
+            Some(_) => {}
+        }
     }
-    for gone in present.into_iter().filter(|name| !plan.tables.contains(name)) {
+    for gone in present.into_keys() {
         sql.push_str(&format!("alter publication {name} drop table only {}; ", quote::entity(&gone)));
         change.dropped.push(gone);
     }
-    if !sql.is_empty() {
-        // Several statements in one text are one transaction.
-        client.batch_execute(&sql).await.map_err(|error| denied(error.into(), plan.name))?;
-    }
-    Ok(change)
+    Ok((change, sql))
+}
+
+/// A table as a publication lists it.
+fn item(table: &TableInfo, list: Option<&[String]>) -> String {
+    let only = if table.partitioned { "" } else { "only " };
+    let columns = list.map(|list| list.iter().map(|column| quote::identifier(column)).collect::<Vec<_>>());
+    let columns = columns.map(|columns| format!(" ({})", columns.join(", "))).unwrap_or_default();
+    format!("{only}{}{columns}", quote::entity(&table.name))
+}
+
+/// The statements by which a publication has other columns of a table. In one transaction, nobody sees it without.
+fn relist(publication: &str, item: &str, table: &EntityName) -> String {
+    let name = quote::identifier(publication);
+    let table = quote::entity(table);
+    format!("alter publication {name} drop table only {table}; alter publication {name} add table {item}; ")
+}
+
+fn comment(publication: &str, text: &str) -> String {
+    format!("comment on publication {} is {}", quote::identifier(publication), quote::literal(text))
 }
 
 fn denied(error: Error, name: &str) -> Error {
@@ -166,15 +318,29 @@ fn denied(error: Error, name: &str) -> Error {
     ))
 }
 
-/// What the publication lists itself, roots and leaves as they were added.
-async fn member_tables(client: &Client, name: &str) -> Result<Vec<EntityName>, Error> {
-    let sql =
-        "select n.nspname, c.relname from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
+/// What the publication lists itself, roots and leaves as they were added, each with its column list.
+async fn member_tables(
+    client: &Client,
+    name: &str,
+) -> Result<BTreeMap<EntityName, Option<Vec<String>>>, Error> {
+    let list = match client.server_version() >= 15 {
+        true => {
+            "(select array_agg(a.attname::text order by a.attnum) from pg_attribute a
+              where a.attrelid = r.prrelid and a.attnum = any(r.prattrs::int2[]))"
+        }
+        false => "null::text[]",
+    };
+    let sql = format!(
+        "select n.nspname, c.relname, {list} from pg_publication p join pg_publication_rel r on r.prpubid = p.oid
         join pg_class c on c.oid = r.prrelid join pg_namespace n on n.oid = c.relnamespace
-        where p.pubname = $1 order by 1, 2";
-    let rows = client.query(sql, &[&name]).await?;
+        where p.pubname = $1"
+    );
+    let rows = client.query(&sql, &[&name]).await?;
     rows.iter()
-        .map(|row| Ok(EntityName::new(row.try_get::<_, String>(0)?, row.try_get::<_, String>(1)?)))
+        .map(|row| {
+            let name = EntityName::new(row.try_get::<_, String>(0)?, row.try_get::<_, String>(1)?);
+            Ok((name, row.try_get(2)?))
+        })
         .collect()
 }
 

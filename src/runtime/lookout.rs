@@ -11,7 +11,10 @@ use tracing::{debug, warn};
 use crate::{
     config::Config,
     model::EntityName,
-    postgres::{Client, ConnectSettings, Purpose, SlotWal, find_publication, published_tables, slot_wal},
+    postgres::{
+        Client, ConnectSettings, PublicationPlan, Purpose, SlotWal, find_publication, pending_change,
+        published_tables, slot_wal,
+    },
 };
 
 use super::{
@@ -144,8 +147,25 @@ impl Watch {
                 before.is_some_and(|before| now.get(*entity).is_some_and(|now| now.oid == before.oid));
             is_there && !published.contains(entity)
         };
-        let taken_out = now.keys().find(is_taken_out);
-        Ok(taken_out.map(|entity| format!("the table {entity} was taken out of the publication")))
+        if let Some(entity) = now.keys().find(is_taken_out) {
+            return Ok(Some(format!("the table {entity} was taken out of the publication")));
+        }
+        self.list_news(client, now).await
+    }
+
+    /// Whether other columns are published than are to be: lists were restored, or a table's identity is another
+    /// one, which a list must have.
+    async fn list_news(&self, client: &Client, now: &Tables) -> Result<Option<String>, TermError> {
+        let (name, managed) = (&self.config.source.publication, self.config.source.manage_publication);
+        if !managed {
+            return Ok(None);
+        }
+        let (tables, columns) =
+            (plan::entities(&self.wanted, now), plan::column_lists(&self.config, &self.wanted));
+        let wanted = PublicationPlan { name, managed, tables: &tables, columns: columns.as_ref() };
+        let pending = pending_change(client, &wanted).await?;
+        let other = pending.relisted.first();
+        Ok(other.map(|entity| format!("the publication {name} is to have other columns of {entity}")))
     }
 
     /// A table that runs has got a problem: worth a line, once.

@@ -13,7 +13,7 @@ use crate::{
     model::EntityName,
     pipeline::{Decision, DocumentRules, Identity, Stored, Wanted, compare},
     plugin::Plugin,
-    postgres::{self, Catalog, Client, Finding, PreflightRequest, Severity},
+    postgres::{self, Catalog, Client, ColumnLists, Finding, PreflightRequest, Severity},
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
 };
 
@@ -27,6 +27,8 @@ pub struct WantedMapping {
     /// As the rollout compares it: what its documents come from, and what may be done about a difference.
     pub rollout: Wanted,
     names_ids: bool,
+    /// The columns that its transform reads; none for all.
+    columns: Option<Vec<String>>,
 }
 
 /// What is known of the mapped tables.
@@ -133,7 +135,8 @@ pub fn wanted(
         let plugin = plugins.plugins.get(&mapping.transform)?;
         let kind = config.sinks.get(&mapping.sink)?.kind();
         let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind);
-        Some(WantedMapping { mapping, rollout, names_ids: plugin.description().names_ids })
+        let (names_ids, columns) = (plugin.description().names_ids, plugin.description().columns.clone());
+        Some(WantedMapping { mapping, rollout, names_ids, columns })
     };
     Ok(mappings.mappings.into_iter().filter_map(complete).collect())
 }
@@ -232,6 +235,22 @@ pub(super) fn entities(wanted: &[WantedMapping], tables: &Tables) -> Vec<EntityN
     names.dedup();
     names.retain(usable);
     names
+}
+
+/// The columns to publish of each table; none where tables are published whole.
+pub(super) fn column_lists(config: &Config, wanted: &[WantedMapping]) -> Option<ColumnLists> {
+    if !config.source.column_lists {
+        return None;
+    }
+    let is_read_whole = |entity: &EntityName| {
+        wanted.iter().any(|wanted| wanted.mapping.entity == *entity && wanted.columns.is_none())
+    };
+    let mut lists = ColumnLists::new();
+    for wanted in wanted.iter().filter(|wanted| !is_read_whole(&wanted.mapping.entity)) {
+        let list = lists.entry(wanted.mapping.entity.clone()).or_default();
+        list.extend(wanted.columns.iter().flatten().cloned());
+    }
+    Some(lists)
 }
 
 /// Compares with what is stored, and stores what follows.

@@ -10,7 +10,7 @@ use crate::{
     config::SourceSettings,
     model::{EntityName, Lsn},
     postgres::{
-        Client, ErrorKind, PublicationPlan, SlotState, SystemIdentity, create_slot, drop_slot,
+        Client, ColumnLists, ErrorKind, PublicationPlan, SlotState, SystemIdentity, create_slot, drop_slot,
         ensure_publication, find_publication, find_slot, published_tables,
     },
     state::{Installation, Store, Suspension},
@@ -92,7 +92,7 @@ pub(super) async fn prepare(
         }
     }
     // By the session that is fenced: what a former leader begins late is never made.
-    publish(state, settings, &entities).await?;
+    publish(state, settings, &entities, plan::column_lists(&context.config, wanted).as_ref()).await?;
     let publication = published_as(control, settings).await?;
     let published = wal_position(control).await?;
     if fresh && slot.is_some() {
@@ -188,15 +188,16 @@ fn warn_of_missed(mappings: &[String]) {
     }
 }
 
-/// Publishes exactly the mapped tables.
+/// Publishes exactly the mapped tables, and of each the columns that are read.
 async fn publish(
     control: &Client,
     settings: &SourceSettings,
     tables: &[EntityName],
+    columns: Option<&ColumnLists>,
 ) -> Result<(), TermError> {
-    let plan = PublicationPlan { name: &settings.publication, managed: settings.manage_publication, tables };
-    let change = ensure_publication(control, &plan).await?;
-    if change.created || !change.added.is_empty() || !change.dropped.is_empty() {
+    let (name, managed) = (settings.publication.as_str(), settings.manage_publication);
+    let change = ensure_publication(control, &PublicationPlan { name, managed, tables, columns }).await?;
+    if !change.is_nothing() {
         let names =
             |tables: &[EntityName]| tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         info!(
@@ -204,6 +205,7 @@ async fn publish(
             created = change.created,
             added = names(&change.added),
             dropped = names(&change.dropped),
+            relisted = names(&change.relisted),
             "published the mapped tables"
         );
     }

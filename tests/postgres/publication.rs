@@ -29,7 +29,7 @@ async fn a_managed_publication_has_exactly_the_mapped_tables() {
     let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
     let ensure = async |tables: &[&str]| {
         let tables = names(tables);
-        let plan = PublicationPlan { name: "Pub é", managed: true, tables: &tables };
+        let plan = PublicationPlan { name: "Pub é", managed: true, tables: &tables, ..Default::default() };
         ensure_publication(&client, &plan).await.unwrap()
     };
     let odd = r#""Odd.Schema"."T x, table y""#;
@@ -44,7 +44,7 @@ async fn a_managed_publication_has_exactly_the_mapped_tables() {
     assert_eq!(published_tables(&client, "Pub é").await.unwrap(), names(&["public.b", "public.p"]));
     assert!(drop_publication(&client, "Pub é").await.unwrap());
     assert!(!drop_publication(&client, "Pub é").await.unwrap());
-    let none = PublicationPlan { name: "empty", managed: true, tables: &[] };
+    let none = PublicationPlan { name: "empty", managed: true, tables: &[], ..Default::default() };
     assert!(ensure_publication(&client, &none).await.unwrap().created);
 }
 
@@ -62,7 +62,7 @@ async fn somebody_elses_publication_is_left_alone() {
     let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
     let tables = names(&["public.a"]);
     let ensure = async |name: &str, managed: bool, tables: &[EntityName]| {
-        ensure_publication(&client, &PublicationPlan { name, managed, tables }).await
+        ensure_publication(&client, &PublicationPlan { name, managed, tables, ..Default::default() }).await
     };
     let error = ensure("theirs", true, &tables).await.unwrap_err();
     assert!(error.to_string().contains("manage_publication = false"), "{error}");
@@ -102,7 +102,7 @@ async fn c030_tables_whose_application_would_fail_are_not_published() {
     assert_eq!(relations, ["public.deferred", "public.keyless", "public.nothing", "public.leaf"]);
     for table in ["keyless", "nothing", "root"] {
         let tables = names(&[table]);
-        let plan = PublicationPlan { name: "p", managed: true, tables: &tables };
+        let plan = PublicationPlan { name: "p", managed: true, tables: &tables, ..Default::default() };
         let error = ensure_publication(&client, &plan).await.unwrap_err();
         assert!(error.to_string().contains("alter table"), "{error}");
         assert_eq!(published_tables(&client, "p").await.unwrap(), []);
@@ -126,7 +126,7 @@ async fn c016_a_generated_column_in_the_identity_breaks_writes_from_18_on() {
         .unwrap();
     let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
     let tables = names(&["public.t"]);
-    let plan = PublicationPlan { name: "p", managed: true, tables: &tables };
+    let plan = PublicationPlan { name: "p", managed: true, tables: &tables, ..Default::default() };
     let made = ensure_publication(&client, &plan).await;
     if cluster.major() >= 18 {
         let error = made.unwrap_err();

@@ -17,7 +17,7 @@ async fn prepare(database: &Database) -> (Client, Lsn) {
     database.execute("create table public.t (id int primary key, v text)").await.unwrap();
     let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
     let tables = ["public.t".parse().unwrap()];
-    let plan = PublicationPlan { name: &database.name, managed: true, tables: &tables };
+    let plan = PublicationPlan { name: &database.name, managed: true, tables: &tables, ..Default::default() };
     ensure_publication(&client, &plan).await.unwrap();
     let never = CancellationToken::new();
     let slot = create_slot(&settings(&database.url), &client, &database.name, false, &never).await.unwrap();
