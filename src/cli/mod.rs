@@ -21,9 +21,12 @@ use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use crate::{
-    config::{self, Config, ConfigError, LogFormat, LogLevel},
+    config::{self, Config, ConfigError, LogFormat, LogLevel, TracesSettings},
     control::{Control, ControlError},
-    runtime::{RunError, TermError},
+    runtime::{
+        RunError, TermError,
+        telemetry::{Traces, TracesError},
+    },
 };
 
 use output::{ErrorShape, Output, ProblemShape};
@@ -140,13 +143,32 @@ impl Context {
         Ok(config)
     }
 
+    /// The same for a host, which exports traces too.
+    fn host_config(&self) -> anyhow::Result<(Config, Traces)> {
+        let config = config::load(&self.global.config)?;
+        let traces = self.start_telemetry(config.log.format, config.log.level, &config.traces)?;
+        Ok((config, traces))
+    }
+
+    /// Starts logging, for commands that look at something and end.
     fn start_logs(&self, format: LogFormat, level: LogLevel) {
+        // Without a collector nothing can fail, and nothing is left to be finished.
+        let _ = self.start_telemetry(format, level, &TracesSettings::default());
+    }
+
+    fn start_telemetry(
+        &self,
+        format: LogFormat,
+        level: LogLevel,
+        traces: &TracesSettings,
+    ) -> Result<Traces, TracesError> {
         let level = match self.global.verbose {
             0 => level,
             1 => level.max(LogLevel::Debug),
             _ => LogLevel::Trace,
         };
-        crate::runtime::telemetry::start(self.global.log_format.unwrap_or(format), level);
+        let format = self.global.log_format.unwrap_or(format);
+        crate::runtime::telemetry::start(format, level, traces)
     }
 
     /// Waits for a future on a runtime of its own.

@@ -17,9 +17,9 @@ pub(super) struct Arguments {
 
 /// The first SIGTERM or SIGINT drains and ends with exit code 0, the second ends at once.
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
-    let mut config = context.config()?;
+    let (mut config, traces) = context.host_config()?;
     config.http.listen = arguments.http.or(config.http.listen);
-    context.block_on(async {
+    let ended = context.block_on(async {
         let shutdown = CancellationToken::new();
         let signals = Signals::install()?;
         tokio::select! {
@@ -28,5 +28,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
             () = signals.govern(shutdown) => {}
         }
         Ok(Exit::Done)
-    })
+    });
+    traces.finish();
+    ended
 }

@@ -25,6 +25,7 @@ pub(super) struct File {
     pub(super) pipeline: PipelineTable,
     /// None where there is no such section: then nothing listens.
     pub(super) http: Option<HttpTable>,
+    pub(super) traces: TracesTable,
     pub(super) log: LogTable,
 }
 
@@ -113,6 +114,12 @@ pub(super) struct PipelineTable {
     pub(super) drain_limit: Option<Text>,
 }
 
+/// `[traces]`
+#[derive(Debug, Default)]
+pub(super) struct TracesTable {
+    pub(super) endpoint: Option<Text>,
+}
+
 /// `[http]`
 #[derive(Debug, Default)]
 pub(super) struct HttpTable {
@@ -150,6 +157,7 @@ pub(super) fn read(text: &str, problems: &Problems) -> File {
         backfill: top.table("backfill").map(backfill).unwrap_or_default(),
         pipeline: top.table("pipeline").map(pipeline).unwrap_or_default(),
         http: top.table("http").map(http),
+        traces: top.table("traces").map(traces).unwrap_or_default(),
         log: top.table("log").map(log).unwrap_or_default(),
     };
     top.finish();
@@ -274,6 +282,12 @@ fn pipeline(mut section: Section<'_>) -> PipelineTable {
 
 fn http(mut section: Section<'_>) -> HttpTable {
     let table = HttpTable { listen: section.text("listen", ADDRESS) };
+    section.finish();
+    table
+}
+
+fn traces(mut section: Section<'_>) -> TracesTable {
+    let table = TracesTable { endpoint: section.text("endpoint", TEXT) };
     section.finish();
     table
 }

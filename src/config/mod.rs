@@ -5,6 +5,7 @@
 //! what a reference stood for. Nothing is opened here but the file itself and the files it refers to by
 //! `file:`. Only `secret` sees a secret's text.
 
+mod endpoints;
 mod error;
 mod file;
 mod mapping;
@@ -22,7 +23,7 @@ pub use mapping::{Mapping, Mappings, resolve_mappings};
 pub use resolve::Environment;
 pub use settings::{
     BackfillSettings, Config, HttpSettings, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy, OnFailure,
-    PipelineSettings, PluginLimits, PluginSettings, PluginsSettings, SourceSettings,
+    PipelineSettings, PluginLimits, PluginSettings, PluginsSettings, SourceSettings, TracesSettings,
 };
 pub use unit::duration;
 

@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    net::{Ipv4Addr, SocketAddr},
     num::NonZero,
     ops::RangeInclusive,
     path::{Path, PathBuf},
@@ -19,13 +18,13 @@ use super::{
     DEFAULT_SLOT,
     error::{At, ConfigError, Problems, did_you_mean, listed},
     file::{
-        BackfillTable, File, HttpTable, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable,
+        BackfillTable, File, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable,
         PluginsTable, SourceTable,
     },
     secret::{ReferenceError, References},
     section::{Located, Text},
     settings::{
-        BackfillSettings, Config, HttpSettings, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy,
+        BackfillSettings, Config, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy,
         OnFailure, PipelineSettings, Place, PluginLimits, PluginSettings, PluginsSettings, SourceSettings,
         base_of,
     },
@@ -35,10 +34,6 @@ use super::{
 /// The longest name Postgres keeps whole: `NAMEDATALEN` - 1 (Postgres documentation, "Identifiers and Key
 /// Words").
 const MAX_NAME: usize = 63;
-
-/// Where the operations endpoint listens when it is asked for and not told where: not open to the network, which it
-/// has no protection against.
-const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9187);
 
 const SECOND: Duration = Duration::from_secs(1);
 const KIB: u64 = 1 << 10;
@@ -65,11 +60,12 @@ pub(super) fn resolve(
     let backfill = resolver.backfill(&file.backfill);
     let pipeline = resolver.pipeline(&file.pipeline);
     let http = resolver.http(file.http.as_ref());
+    let traces = resolver.traces(&file.traces);
     let log = resolver.log(&file.log);
     match (problems.into_error(path, text), source) {
         (None, Some(source)) => {
             let file = path.to_owned();
-            Ok(Config { file, source, plugins, sinks, maps, backfill, pipeline, http, log })
+            Ok(Config { file, source, plugins, sinks, maps, backfill, pipeline, http, traces, log })
         }
         (Some(error), _) => Err(error),
         (None, None) => Err(ConfigError::whole(path, "[source] cannot be used")),
@@ -491,22 +487,6 @@ impl Resolver<'_> {
             queue_bytes: self.size(table.queue_bytes.as_ref(), 32 * MIB, KIB..=16 * GIB),
             drain_limit: self.duration(table.drain_limit.as_ref(), 25 * SECOND, SECOND / 10..=3600 * SECOND),
         }
-    }
-
-    fn http(&self, table: Option<&HttpTable>) -> HttpSettings {
-        let Some(table) = table else { return HttpSettings::default() };
-        let Some(typed) = &table.listen else { return HttpSettings { listen: Some(DEFAULT_LISTEN) } };
-        let Some(text) = self.plain(typed) else { return HttpSettings::default() };
-        let listen = text.parse().ok();
-        if listen.is_none() {
-            let message = format!(
-                "`{}` is no address to listen on; write an IP address and a port, such as \"127.0.0.1:9187\" or \
-                 \"[::]:9187\"",
-                typed.value
-            );
-            self.complain(&typed.at, message);
-        }
-        HttpSettings { listen }
     }
 
     fn log(&self, table: &LogTable) -> LogSettings {

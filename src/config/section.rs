@@ -56,6 +56,7 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
     ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent", "statement_timeout"]),
     ("pipeline", &["batch_rows", "batch_bytes", "queue_bytes", "drain_limit"]),
     ("http", &["listen"]),
+    ("traces", &["endpoint"]),
     ("log", &["format", "level"]),
     (
         "[map]",

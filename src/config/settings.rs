@@ -37,6 +37,8 @@ pub struct Config {
     pub pipeline: PipelineSettings,
     /// `[http]`
     pub http: HttpSettings,
+    /// `[traces]`
+    pub traces: TracesSettings,
     /// `[log]`
     pub log: LogSettings,
 }
@@ -241,6 +243,13 @@ pub struct PipelineSettings {
 pub struct HttpSettings {
     /// Where it listens; none: nowhere.
     pub listen: Option<SocketAddr>,
+}
+
+/// `[traces]`: where spans are exported to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TracesSettings {
+    /// The base URL of an OpenTelemetry collector's OTLP receiver; none: nothing is exported.
+    pub endpoint: Option<Secret>,
 }
 
 /// `[log]`

@@ -21,7 +21,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
-use tracing::{info, warn};
+use tracing::{Instrument as _, Span, info, warn};
 
 use crate::{
     backfill::Attempt,
@@ -40,6 +40,7 @@ use super::{
     metrics::{LaneMetrics, Stage},
     outlet::Outlet,
     reread::Rereader,
+    telemetry,
     token::{Advance, RunAdvance, RunToken, Token},
 };
 
@@ -250,6 +251,7 @@ impl LaneHandle {
 
 struct Delivery {
     work: Work,
+    span: Span,
     /// The generation that made the documents.
     generation: i64,
     steps: Vec<Step>,
@@ -304,14 +306,17 @@ async fn transform_loop(
 
 async fn transformed(shared: Arc<Shared>, work: Work) -> Delivery {
     let started = Instant::now();
-    let (generation, steps) =
-        shared.until_it_works(&work, Stage::Transform, || shared.transform(&work)).await;
+    let (mapping, entity) = (&shared.settings.mapping, &shared.settings.entity);
+    let backfill = work.batch.origin == Origin::Backfill;
+    let span = telemetry::batch(mapping, entity, work.selection.len(), work.first_lsn(), backfill);
+    let attempts = shared.until_it_works(&work, Stage::Transform, || shared.transform(&work));
+    let (generation, steps) = attempts.instrument(telemetry::transform(&span)).await;
     let timing = Timing {
         transforming: started.elapsed(),
         documents: Load::of(&steps).documents() as u64,
         ..Timing::default()
     };
-    Delivery { work, generation, steps, timing }
+    Delivery { work, span, generation, steps, timing }
 }
 
 /// What a task came to; its panic goes on here.
@@ -429,6 +434,7 @@ impl Shared {
     fn report_failure(&self, work: &Work, stage: Stage, attempts: u32, delay: Duration, failure: &Failure) {
         let active = self.active.borrow().clone();
         let lsn = work.first_lsn();
+        Span::current().record("failures", attempts);
         warn!(
             mapping = self.settings.mapping,
             entity = %self.settings.entity,
@@ -498,16 +504,20 @@ impl Shared {
         stale.iter().for_each(|delivery| self.let_drop(&delivery.work));
         let mut pieces = Vec::new();
         let mut works = Vec::new();
-        for Delivery { work, generation, steps, timing } in live {
+        for Delivery { work, span, generation, steps, timing } in live {
             pieces.push(Piece { advance: work.advance.clone(), generation, steps });
-            works.push((work, timing));
+            works.push((work, span, timing));
         }
-        let Some((first, _)) = works.first() else { return };
+        let Some((first, ..)) = works.first() else { return };
+        let batches = works.iter().map(|(_, span, _)| span);
+        let span = telemetry::delivery(self.settings.sink.kind(), batches);
         for outgoing in line_up(pieces, token) {
-            self.until_it_works(first, Stage::Deliver, || self.carry_out(&outgoing)).await;
+            let attempts = self.until_it_works(first, Stage::Deliver, || self.carry_out(&outgoing));
+            attempts.instrument(span.clone()).await;
         }
+        drop(span);
         let delivering = started.elapsed() / u32::try_from(works.len()).unwrap_or(1);
-        for (work, timing) in works {
+        for (work, _, timing) in works {
             self.let_drop(&work);
             if self.is_stale(&work) {
                 continue;

@@ -9,7 +9,8 @@
 //! - one leadership from lock to release → `term`, with `source` and `plan`; none, while it is suspended → `suspended`
 //! - the loop over the stream → `pump`, `intake`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
 //! - what operators ask for → `requests`, `asked`; tables that change behind the stream's back → `lookout`
-//! - what it tells of itself → `health`, `metrics` with `gauges` and `tally`, `survey`; over HTTP → `http`
+//! - what it tells of itself → `health`, `metrics` with `gauges` and `tally`, `survey`; over HTTP → `http`; logs and
+//!   traces → `telemetry`
 //! - what is written down → `scribe`; with the documents → `token`, `delivery`, taken up again by `recover`
 
 mod asked;

@@ -12,7 +12,8 @@ use std::{
 
 use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{Instrument as _, Span, debug};
+
 
 use crate::{
     backfill::{Attempt, ChunkRead, Keys, MarkerKind, ReadFailure, ReadRequest},
@@ -20,6 +21,8 @@ use crate::{
     plugin::Plugin,
     postgres::{ChunkRequest, Client, ConnectSettings, Error, ErrorKind, Flush, Purpose, SnapshotReader},
 };
+
+use super::telemetry;
 
 /// What a reading tells the pump.
 #[derive(Debug)]
@@ -117,8 +120,9 @@ async fn serve(
                 if let Some(before) = by_run.insert(Arc::clone(&request.run), abandon.clone()) {
                     before.cancel();
                 }
+                let span = telemetry::chunk(&request.entity, request.chunk);
                 let read = one(Arc::clone(&reading), request, columns, idle.pop(), events.clone(), abandon);
-                tasks.spawn(read);
+                tasks.spawn(read.instrument(span));
             }
         }
     }
@@ -190,6 +194,7 @@ async fn read(
         return Err(recreated(request));
     }
     let Some(keys) = Keys::of_batch(&page.batch) else { return Err(null_key(&request.entity)) };
+    Span::current().record("rows", page.batch.changes.len()).record("bytes", page.bytes);
     let chunk = ChunkRead {
         attempt: request.attempt,
         snapshot: Arc::new(page.snapshot),
