@@ -35,7 +35,8 @@ impl Resolver<'_> {
         if let Some(url) = &endpoint
             && !["http://", "https://"].iter().any(|scheme| url.expose().starts_with(scheme))
         {
-            let message = "is no URL of an OTLP receiver over HTTP; write its base, such as \"http://localhost:4318\"";
+            let message =
+                "is no URL of an OTLP receiver over HTTP; write its base, such as \"http://localhost:4318\"";
             self.complain(&typed.at, message);
             return TracesSettings::default();
         }

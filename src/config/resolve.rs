@@ -18,15 +18,14 @@ use super::{
     DEFAULT_SLOT,
     error::{At, ConfigError, Problems, did_you_mean, listed},
     file::{
-        BackfillTable, File, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable,
-        PluginsTable, SourceTable,
+        BackfillTable, File, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable, PluginsTable,
+        SourceTable,
     },
     secret::{ReferenceError, References},
     section::{Located, Text},
     settings::{
-        BackfillSettings, Config, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy,
-        OnFailure, PipelineSettings, Place, PluginLimits, PluginSettings, PluginsSettings, SourceSettings,
-        base_of,
+        BackfillSettings, Config, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy, OnFailure,
+        PipelineSettings, Place, PluginLimits, PluginSettings, PluginsSettings, SourceSettings, base_of,
     },
     sinks, unit,
 };

@@ -5,13 +5,18 @@
 
 use std::num::NonZero;
 
+#[cfg(target_os = "linux")]
+use thread_priority::{
+    NormalThreadSchedulePolicy, ThreadPriority, ThreadSchedulePolicy, set_thread_priority_and_policy,
+    thread_native_id,
+};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::error::RunError;
 
-/// The nice value (setpriority(2)) of what has the cores only while nobody else wants them.
+/// What has the cores only while nobody else wants them.
 #[cfg(target_os = "linux")]
-const LOWEST: i32 = 19;
+const IDLE: ThreadSchedulePolicy = ThreadSchedulePolicy::Normal(NormalThreadSchedulePolicy::Idle);
 
 /// The fewest threads.
 const FEWEST: usize = 2;
@@ -53,13 +58,13 @@ impl Drop for Background {
     }
 }
 
-/// The thread leaves the cores to others that want them.
+/// The thread leaves the cores to others that want them: whoever wakes up takes its core at once (sched(7),
+/// "SCHED_IDLE"). A nice value does not do: up to the end of its time slice, a thread that has one keeps its core.
 fn step_back() {
     #[cfg(target_os = "linux")]
     {
-        // Linux takes a thread for a process here (setpriority(2), "C library/kernel differences"). Where it is
-        // not allowed, everything works as before.
-        let _ = rustix::process::setpriority_process(None, LOWEST);
+        // Where it is not allowed, everything works as before.
+        let _ = set_thread_priority_and_policy(thread_native_id(), ThreadPriority::Min, IDLE);
     }
 }
 
@@ -70,10 +75,10 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[tokio::test]
     async fn its_threads_have_stepped_back_and_no_others() {
-        let nice = || rustix::process::getpriority_process(None).unwrap();
+        let policy = || thread_priority::thread_schedule_policy().unwrap();
         let background = Background::start().unwrap();
-        assert_eq!(background.handle().spawn(async move { nice() }).await.unwrap(), LOWEST);
-        assert!(nice() < LOWEST);
+        assert_eq!(background.handle().spawn(async move { policy() }).await.unwrap(), IDLE);
+        assert_ne!(policy(), IDLE);
         // In a task, where a runtime that waits for its threads would panic.
         drop(background);
     }

@@ -14,7 +14,6 @@ use tokio::{runtime::Handle, sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, Span, debug};
 
-
 use crate::{
     backfill::{Attempt, ChunkRead, Keys, MarkerKind, ReadFailure, ReadRequest},
     model::{ChangeBatch, EntityName},

@@ -11,7 +11,13 @@ use crate::model::{EntityName, Lsn};
 pub(super) const TARGET: &str = "anabranch::traces";
 
 /// Some changes of one mapping, from their transform until their sink has accepted them.
-pub(in crate::runtime) fn batch(mapping: &str, entity: &EntityName, changes: usize, lsn: Lsn, backfill: bool) -> Span {
+pub(in crate::runtime) fn batch(
+    mapping: &str,
+    entity: &EntityName,
+    changes: usize,
+    lsn: Lsn,
+    backfill: bool,
+) -> Span {
     info_span!(target: TARGET, parent: None, "batch", mapping, %entity, changes, %lsn, backfill)
 }
 

@@ -83,7 +83,13 @@ fn resource() -> Resource {
     let named = std::env::var_os("OTEL_SERVICE_NAME").is_some()
         || std::env::var("OTEL_RESOURCE_ATTRIBUTES").is_ok_and(|text| text.contains("service.name="));
     let builder = Resource::builder().with_attribute(version);
-    if named { builder.build() } else { builder.with_attributes(ours.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone()))).build() }
+    if named {
+        builder.build()
+    } else {
+        builder
+            .with_attributes(ours.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())))
+            .build()
+    }
 }
 
 fn client() -> Result<reqwest::blocking::Client, TracesError> {
