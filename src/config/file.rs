@@ -93,6 +93,7 @@ pub(super) struct MapTable {
     pub(super) auto_backfill_on_version_change: Option<Located<bool>>,
     pub(super) purge_on_change: Option<Located<bool>>,
     pub(super) on_failure: Option<Text>,
+    pub(super) reread: Option<Located<bool>>,
 }
 
 /// `[backfill]`
@@ -251,6 +252,7 @@ fn map(mut section: Section<'_>) -> MapTable {
         auto_backfill_on_version_change: section.boolean("auto_backfill_on_version_change"),
         purge_on_change: section.boolean("purge_on_change"),
         on_failure: section.text("on_failure", TEXT),
+        reread: section.boolean("reread"),
         at: section.at.clone(),
     };
     section.finish();

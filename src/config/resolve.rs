@@ -395,6 +395,7 @@ impl Resolver<'_> {
             auto_backfill_on_version_change: flag(&table.auto_backfill_on_version_change, true),
             purge_on_change: flag(&table.purge_on_change, false),
             on_failure,
+            reread: table.reread.as_ref().is_none_or(|typed| typed.value),
         };
         Some(MapEntry {
             name,

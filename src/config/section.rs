@@ -69,6 +69,7 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
             "auto_backfill_on_version_change",
             "purge_on_change",
             "on_failure",
+            "reread",
         ],
     ),
 ];

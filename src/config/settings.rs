@@ -190,6 +190,9 @@ pub struct MapPolicy {
     pub purge_on_change: bool,
     /// What happens to a change that cannot be processed.
     pub on_failure: OnFailure,
+    /// Whether live rows that came without all that the transform reads are read again by their keys; otherwise
+    /// they cannot be processed.
+    pub reread: bool,
 }
 
 impl Default for MapPolicy {
@@ -199,6 +202,7 @@ impl Default for MapPolicy {
             auto_backfill_on_version_change: true,
             purge_on_change: false,
             on_failure: OnFailure::Halt,
+            reread: true,
         }
     }
 }

@@ -86,6 +86,7 @@ auto_backfill = false
 auto_backfill_on_version_change = false
 purge_on_change = true
 on_failure = "halt"
+reread = false
 
 [backfill]
 chunk_size = 1

@@ -95,6 +95,8 @@ pub(super) struct LaneSettings {
     pub(super) batch_rows: usize,
     pub(super) batch_bytes: usize,
     pub(super) rereader: Arc<Rereader>,
+    /// Whether live rows may be read again.
+    pub(super) reread: bool,
     /// The right to deliver.
     pub(super) lease: Lease,
     /// Where rows of backfills are transformed.
@@ -467,8 +469,9 @@ impl Shared {
         if work.purge {
             return Ok((rules.generation, vec![Step::Purge(rules.destination.clone())]));
         }
-        let (batch, selection) =
-            self.settings.rereader.complete(&work.batch, &work.selection, transform).await?;
+        let Work { batch, selection, .. } = work;
+        let completed = self.settings.rereader.complete(batch, selection, transform, self.settings.reread);
+        let (batch, selection) = completed.await?;
         let entity = self.settings.entity.to_string();
         let mut documents = Documents::new(entity.clone(), batch.origin, rules.generation);
         let mut steps = Vec::new();

@@ -21,7 +21,7 @@ use crate::{
     postgres::{ConnectSettings, Error, Reread, SnapshotReader},
 };
 
-use super::metrics::Metrics;
+use super::{blame::name_row, metrics::Metrics};
 
 /// How soon a reading that came too early is repeated.
 const AGAIN: Duration = Duration::from_millis(20);
@@ -59,12 +59,14 @@ impl Rereader {
         Self { settings, publication, timeout, tables, sessions, idle, metrics }
     }
 
-    /// The batch and selection with complete rows; as they were, where nothing is missing.
+    /// The batch and selection with complete rows; as they were, where nothing is missing. Live rows are only read
+    /// again where that is `allowed`.
     pub(super) async fn complete(
         &self,
         batch: &Arc<ChangeBatch>,
         selection: &[u32],
         transform: &Transform,
+        allowed: bool,
     ) -> Result<(Arc<ChangeBatch>, Vec<u32>), Failure> {
         let needed = transform.plugin().description().columns.as_deref();
         let missing = incomplete(batch, selection, needed);
@@ -75,6 +77,9 @@ impl Rereader {
         else {
             return Ok((Arc::clone(batch), selection.to_vec()));
         };
+        if !allowed && batch.origin == Origin::Stream {
+            return Err(name_row(not_allowed(relation), batch, missing[0]));
+        }
         let keys: Vec<_> = missing.iter().filter_map(|&index| key_texts(batch, index)).collect();
         let unchanged = batch.cells.contains(&Cell::Unchanged);
         let table = self.table(&relation.name);
@@ -128,6 +133,16 @@ impl Rereader {
     fn idle(&self) -> MutexGuard<'_, Vec<SnapshotReader>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn not_allowed(relation: &Relation) -> Failure {
+    let message = format!(
+        "it came without a value that the transform reads (unchanged and large, or of a column that was not published), \
+         and the mapping's `reread = false` forbids to read it again; run: alter table {} replica identity full; and \
+         allow it, or request a backfill of the table after a start without the mapping",
+        relation.name
+    );
+    Failure::new(FailureClass::Poison, "incomplete-row", message)
 }
 
 fn sees_all(snapshot: &Snapshot, batch: &ChangeBatch, missing: &[u32]) -> bool {

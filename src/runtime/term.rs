@@ -386,6 +386,7 @@ fn start_lane(
         batch_rows: config.pipeline.batch_rows,
         batch_bytes: config.pipeline.batch_bytes,
         rereader: Arc::clone(rereader),
+        reread: planned.mapping.policy.reread,
         lease: lease.clone(),
         background: context.background.handle().clone(),
         token: planned.token.clone(),

@@ -51,6 +51,34 @@ async fn c014_an_unchanged_large_value_stays_in_the_document() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn c014_a_mapping_that_may_not_read_again_halts_at_an_incomplete_row_and_goes_on_once_it_may() {
+    let database = shared().unwrap().create_database().await.unwrap();
+    let rows = Size { products: 50, orders: 10, customers: 0 };
+    let strict = TWO_MAPPINGS.replacen("[[map]]\n", "[[map]]\nreread = false\n", 1);
+    let mut world = World::new(&database.url, rows, &strict).await;
+    world.install("product-search", &product_search("1.0.0"));
+    world.install("order-summary", &order_summary("1.0.0"));
+    world
+        .execute(&format!("update public.products set active = true, description = {LARGE} where id <= 20"))
+        .await;
+    world.host.start().unwrap();
+    world.built("products", 1).await;
+    world.execute("update public.products set price = 3 where id = 7").await;
+    let line = world.logged(0, "forbids to read it again").await;
+    assert!(line.contains("row 7 of public.products") && line.contains("replica identity full"), "{line}");
+    // Nothing else waits.
+    world.execute("update public.orders set total = total + 1").await;
+    world.check_one("orders", testkit::shop::ORDER_DOCUMENTS).await;
+    assert_eq!(world.mapping("products").await.unwrap().2, "failing");
+
+    world.terminate();
+    world.configure(&world.host, TWO_MAPPINGS);
+    world.host.start().unwrap();
+    world.check().await;
+    world.terminate();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c037_a_truncate_during_a_backfill_leaves_only_what_came_after() {
     let database = shared().unwrap().create_database().await.unwrap();
     let rows = Size { products: 10, orders: 10_000, customers: 0 };
