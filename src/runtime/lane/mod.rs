@@ -6,6 +6,9 @@
 //! cannot keep up while failing, the pump lets go of its queue (see [`LaneHandle::let_go`]) and reads the
 //! stream again once it recovers.
 
+mod delivering;
+mod transforming;
+
 use std::{
     sync::{
         Arc,
@@ -14,35 +17,30 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::{StreamExt as _, stream::FuturesOrdered};
 use tokio::{
     runtime::Handle,
     sync::{mpsc, watch},
     task::JoinSet,
 };
-use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
-use tracing::{Instrument as _, Span, info, warn};
+use tokio_util::sync::CancellationToken;
+use tracing::{Span, info, warn};
 
 use crate::{
     backfill::Attempt,
-    model::{ChangeBatch, Documents, EntityName, Failure, FailureClass, Lsn, Origin},
-    pipeline::{
-        Backoff, DocumentRules, LaneId, NextAttempt, RetryPolicy, Segment, WorkId, assemble, guest_selection,
-        segments,
-    },
+    model::{ChangeBatch, EntityName, Failure, FailureClass, Lsn, Origin},
+    pipeline::{Backoff, DocumentRules, LaneId, NextAttempt, RetryPolicy, WorkId},
     plugin::{Plugin, Transform},
     postgres::Lease,
 };
 
 use super::{
-    blame::{name_document, name_row},
-    delivery::{Bounds, Load, Outgoing, Piece, Step, line_up},
     metrics::{LaneMetrics, Stage},
     outlet::Outlet,
     reread::Rereader,
-    telemetry,
     token::{Advance, RunAdvance, RunToken, Token},
 };
+use delivering::deliver_loop;
+use transforming::transform_loop;
 
 /// Pieces of work that are transformed before their delivery; their bytes count as queued.
 const TRANSFORMED_AHEAD: usize = 64;
@@ -251,122 +249,6 @@ impl LaneHandle {
     }
 }
 
-struct Delivery {
-    work: Work,
-    span: Span,
-    /// The generation that made the documents.
-    generation: i64,
-    steps: Vec<Step>,
-    timing: Timing,
-}
-
-async fn transform_loop(
-    shared: Arc<Shared>,
-    mut incoming: mpsc::UnboundedReceiver<Work>,
-    deliveries: mpsc::Sender<Delivery>,
-) {
-    let stop = shared.stop.clone();
-    let work = async {
-        let mut under_way = FuturesOrdered::new();
-        loop {
-            tokio::select! {
-                biased;
-                Some(done) = under_way.next(), if !under_way.is_empty() => {
-                    if !shared.pass_on(ended(done), &deliveries).await {
-                        return;
-                    }
-                }
-                work = incoming.recv(), if under_way.len() < shared.at_once() => {
-                    let Some(work) = work else { break };
-                    if shared.is_stale(&work) {
-                        shared.let_drop(&work);
-                        continue;
-                    }
-                    let live = work.batch.origin != Origin::Backfill;
-                    if live && under_way.is_empty() && incoming.is_empty() {
-                        // Nothing else to do: not a task of its own, for the sake of latency.
-                        let done = transformed(Arc::clone(&shared), work).await;
-                        if !shared.pass_on(Some(done), &deliveries).await {
-                            return;
-                        }
-                    } else {
-                        let task = transformed(Arc::clone(&shared), work);
-                        let task = if live { tokio::spawn(task) } else { shared.settings.background.spawn(task) };
-                        under_way.push_back(AbortOnDropHandle::new(task));
-                    }
-                }
-            }
-        }
-        while let Some(done) = under_way.next().await {
-            if !shared.pass_on(ended(done), &deliveries).await {
-                return;
-            }
-        }
-    };
-    stop.run_until_cancelled(work).await;
-}
-
-async fn transformed(shared: Arc<Shared>, work: Work) -> Delivery {
-    let started = Instant::now();
-    let (mapping, entity) = (&shared.settings.mapping, &shared.settings.entity);
-    let backfill = work.batch.origin == Origin::Backfill;
-    let span = telemetry::batch(mapping, entity, work.selection.len(), work.first_lsn(), backfill);
-    let attempts = shared.until_it_works(&work, Stage::Transform, || shared.transform(&work));
-    let (generation, steps) = attempts.instrument(telemetry::transform(&span)).await;
-    let timing = Timing {
-        transforming: started.elapsed(),
-        documents: Load::of(&steps).documents() as u64,
-        ..Timing::default()
-    };
-    Delivery { work, span, generation, steps, timing }
-}
-
-/// What a task came to; its panic goes on here.
-fn ended(done: Result<Delivery, tokio::task::JoinError>) -> Option<Delivery> {
-    match done {
-        Ok(delivery) => Some(delivery),
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            // Aborted: the runtime ends.
-            Err(_) => None,
-        },
-    }
-}
-
-/// Delivers in order. What has piled up behind a slow sink goes into one call, up to about `batch_rows`
-/// documents and `batch_bytes`.
-async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Receiver<Delivery>) {
-    let stop = shared.stop.clone();
-    let bounds = Bounds { documents: shared.settings.batch_rows, bytes: shared.settings.batch_bytes };
-    let work = async {
-        let mut token = shared.settings.token.clone();
-        let mut waiting = None;
-        loop {
-            let first = match waiting.take() {
-                Some(first) => first,
-                None => match deliveries.recv().await {
-                    Some(first) => first,
-                    None => return,
-                },
-            };
-            let mut load = Load::of(&first.steps);
-            let mut together = vec![first];
-            while load.fits(bounds)
-                && let Ok(next) = deliveries.try_recv()
-            {
-                load = load.with(Load::of(&next.steps));
-                if !load.fits(bounds) {
-                    waiting = Some(next);
-                    break;
-                }
-                together.push(next);
-            }
-            shared.deliver(together, &mut token).await;
-        }
-    };
-    stop.run_until_cancelled(work).await;
-}
-
 impl Shared {
     fn tell(&self, event: LaneEvent) {
         // Nobody listens any more while a term ends.
@@ -375,16 +257,6 @@ impl Shared {
 
     fn at_once(&self) -> usize {
         self.active.borrow().transform.at_once()
-    }
-
-    /// Hands a transformed piece of work on; false when nobody takes it any more.
-    async fn pass_on(&self, done: Option<Delivery>, deliveries: &mpsc::Sender<Delivery>) -> bool {
-        let Some(delivery) = done else { return false };
-        if self.is_stale(&delivery.work) {
-            self.let_drop(&delivery.work);
-            return true;
-        }
-        deliveries.send(delivery).await.is_ok()
     }
 
     fn is_stale(&self, work: &Work) -> bool {
@@ -459,117 +331,6 @@ impl Shared {
         if self.failing.fetch_sub(1, Ordering::AcqRel) == 1 {
             info!(mapping = self.settings.mapping, attempts, "works again");
             self.tell(LaneEvent::Recovered { lane: self.settings.id });
-        }
-    }
-
-    /// The generation that made the documents, and what the sink is to do.
-    async fn transform(&self, work: &Work) -> Result<(i64, Vec<Step>), Failure> {
-        let active = self.active.borrow().clone();
-        let Active { transform, rules } = &*active;
-        if work.purge {
-            return Ok((rules.generation, vec![Step::Purge(rules.destination.clone())]));
-        }
-        let Work { batch, selection, .. } = work;
-        let completed = self.settings.rereader.complete(batch, selection, transform, self.settings.reread);
-        let (batch, selection) = completed.await?;
-        let entity = self.settings.entity.to_string();
-        let mut documents = Documents::new(entity.clone(), batch.origin, rules.generation);
-        let mut steps = Vec::new();
-        for segment in segments(&batch, &selection, self.settings.batch_rows) {
-            match segment {
-                Segment::Rows(rows) => {
-                    let asked = guest_selection(&batch, &rows, rules);
-                    let outcomes = if asked.is_empty() {
-                        Default::default()
-                    } else {
-                        transform.call(&batch, &asked).await.map_err(|fault| fault.to_failure())?
-                    };
-                    assemble(&batch, &rows, &outcomes, rules, &mut documents)
-                        .map_err(|failed| name_row(failed.failure, &batch, failed.change))?;
-                }
-                Segment::Truncate(_) => {
-                    let next = Documents::new(entity.clone(), batch.origin, rules.generation);
-                    steps.push(Step::Deliver(std::mem::replace(&mut documents, next)));
-                    steps.push(Step::Purge(rules.destination.clone()));
-                }
-            }
-        }
-        steps.push(Step::Deliver(documents));
-        steps.retain(|step| !matches!(step, Step::Deliver(documents) if documents.is_empty()));
-        Ok((rules.generation, steps))
-    }
-
-    /// Delivers several pieces of work, those that are not given up meanwhile, and reports them accepted.
-    async fn deliver(&self, deliveries: Vec<Delivery>, token: &mut Token) {
-        let started = Instant::now();
-        let (stale, live): (Vec<_>, Vec<_>) =
-            deliveries.into_iter().partition(|delivery| self.is_stale(&delivery.work));
-        stale.iter().for_each(|delivery| self.let_drop(&delivery.work));
-        let mut pieces = Vec::new();
-        let mut works = Vec::new();
-        for Delivery { work, span, generation, steps, timing } in live {
-            pieces.push(Piece { advance: work.advance.clone(), generation, steps });
-            works.push((work, span, timing));
-        }
-        let Some((first, ..)) = works.first() else { return };
-        let batches = works.iter().map(|(_, span, _)| span);
-        let span = telemetry::delivery(self.settings.sink.kind(), batches);
-        for outgoing in line_up(pieces, token) {
-            let attempts = self.until_it_works(first, Stage::Deliver, || self.carry_out(&outgoing));
-            attempts.instrument(span.clone()).await;
-        }
-        drop(span);
-        let delivering = started.elapsed() / u32::try_from(works.len()).unwrap_or(1);
-        for (work, _, timing) in works {
-            self.let_drop(&work);
-            if self.is_stale(&work) {
-                continue;
-            }
-            let chunk = work.chunk();
-            let id = work.id;
-            let timing = Timing { delivering, ..timing };
-            self.settings.metrics.delivered(timing.documents);
-            self.tell(LaneEvent::Accepted { lane: self.settings.id, work: id, chunk, timing });
-        }
-    }
-
-    async fn carry_out(&self, Outgoing { step, token }: &Outgoing) -> Result<(), Failure> {
-        // After a retry's pause, or a sleep of the whole process, another host may lead.
-        self.settings.lease.hold().await;
-        let sink = &self.settings.sink;
-        let progress = if sink.capabilities().progress { Some(token.progress()?) } else { None };
-        match step {
-            Step::Deliver(documents) => {
-                let rejected = sink.deliver(documents, progress.as_ref()).await?;
-                match rejected.into_iter().next() {
-                    None => Ok(()),
-                    Some(first) => Err(name_document(first.failure, documents, first.index)),
-                }
-            }
-            Step::Purge(destination) if !sink.capabilities().purge => {
-                warn!(
-                    mapping = self.settings.mapping,
-                    entity = %self.settings.entity,
-                    destination,
-                    "the destination is to be emptied (its table was truncated, or a purge was asked for), but a {} \
-                     sink cannot: its documents stay",
-                    sink.kind(),
-                );
-                Ok(())
-            }
-            Step::Purge(destination) if !self.settings.shares.is_empty() => {
-                warn!(
-                    mapping = self.settings.mapping,
-                    entity = %self.settings.entity,
-                    destination,
-                    "the destination is to be emptied (its table was truncated, or a purge was asked for), but it is \
-                     shared with {}: its documents stay; give each mapping a destination of its own, or empty it by \
-                     hand and request a backfill of all of them",
-                    self.settings.shares.join(", "),
-                );
-                Ok(())
-            }
-            Step::Purge(destination) => sink.purge(destination, progress.as_ref()).await,
         }
     }
 }
