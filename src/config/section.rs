@@ -53,7 +53,19 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
     ),
     ("plugins", &["dir", "cache_dir", "memory_limit", "call_deadline", "max_output", "instances"]),
     ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent", "statement_timeout"]),
-    ("pipeline", &["batch_rows", "batch_bytes", "queue_bytes", "drain_limit"]),
+    (
+        "pipeline",
+        &[
+            "batch_rows",
+            "batch_bytes",
+            "queue_bytes",
+            "drain_limit",
+            "streaming",
+            "spool_memory",
+            "spool_limit",
+            "spool_dir",
+        ],
+    ),
     ("http", &["listen"]),
     ("log", &["format", "level"]),
     (
