@@ -252,7 +252,7 @@ impl Metrics {
         registry.register("files", "Files made for what was too much for the memory", spools.files.clone());
         let help = "Bytes written to such files";
         registry.register_with_unit("written", help, Unit::Bytes, spools.written.clone());
-        registry.register("failures", "Terms that a failure of the spool has ended", spools.failures.clone());
+        registry.register("errors", "Terms that a failure of the spool has ended", spools.failures.clone());
     }
 
     fn register_mappings(&mut self) {
