@@ -37,7 +37,8 @@ pub(super) async fn measure(bench: &Bench, amount: Amount, figures: &mut Figures
     let mut peak = backfill;
     for (kept_by, streaming) in [("host", true), ("server", false)] {
         // A process of its own, so that the peak is this one's.
-        let more = format!("[pipeline]\nstreaming = {streaming}\nspool_dir = \"spool\"\n[log]\nlevel = \"debug\"\n");
+        let more =
+            format!("[pipeline]\nstreaming = {streaming}\nspool_dir = \"spool\"\n[log]\nlevel = \"debug\"\n");
         source.configure(bench, &host, SLOT, NULL, true, &more)?;
         let from = host.log_length();
         host.start()?;
