@@ -119,9 +119,9 @@ impl Trust {
         }
         if !std::mem::replace(told, true) {
             warn!(
-                minutes = DISTRUST.as_secs() / 60,
-                "the spool of large transactions has failed: for this long the server is asked to keep them until they \
+                "the spool of large transactions has failed: for {} minutes the server is left to keep them until they \
                  commit, on its own disk",
+                DISTRUST.as_secs() / 60,
             );
         }
         false
