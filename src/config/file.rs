@@ -113,6 +113,10 @@ pub(super) struct PipelineTable {
     pub(super) batch_bytes: Option<Text>,
     pub(super) queue_bytes: Option<Text>,
     pub(super) drain_limit: Option<Text>,
+    pub(super) streaming: Option<Located<bool>>,
+    pub(super) spool_memory: Option<Text>,
+    pub(super) spool_limit: Option<Text>,
+    pub(super) spool_dir: Option<Text>,
 }
 
 /// `[traces]`
@@ -277,6 +281,10 @@ fn pipeline(mut section: Section<'_>) -> PipelineTable {
         batch_bytes: section.text("batch_bytes", SIZE),
         queue_bytes: section.text("queue_bytes", SIZE),
         drain_limit: section.text("drain_limit", DURATION),
+        streaming: section.boolean("streaming"),
+        spool_memory: section.text("spool_memory", SIZE),
+        spool_limit: section.text("spool_limit", SIZE),
+        spool_dir: section.text("spool_dir", TEXT),
     };
     section.finish();
     table

@@ -481,11 +481,20 @@ impl Resolver<'_> {
     }
 
     fn pipeline(&self, table: &PipelineTable) -> PipelineSettings {
+        let spool_limit = self.size(table.spool_limit.as_ref(), 64 * GIB, MIB..=16_384 * GIB);
+        let spool_dir = table.spool_dir.as_ref().and_then(|typed| self.path(typed));
+        let default_dir = || {
+            self.user_cache().map_or_else(|| self.references.base.join(".spool"), |cache| cache.join("spool"))
+        };
         PipelineSettings {
             batch_rows: self.count(table.batch_rows.as_ref(), 1000, 1..=100_000) as usize,
             batch_bytes: self.size(table.batch_bytes.as_ref(), MIB, KIB..=256 * MIB),
             queue_bytes: self.size(table.queue_bytes.as_ref(), 32 * MIB, KIB..=16 * GIB),
             drain_limit: self.duration(table.drain_limit.as_ref(), 25 * SECOND, SECOND / 10..=3600 * SECOND),
+            streaming: table.streaming.as_ref().is_none_or(|typed| typed.value),
+            spool_memory: self.size(table.spool_memory.as_ref(), 8 * MIB, KIB..=16 * GIB),
+            spool_limit: u64::try_from(spool_limit).unwrap_or(u64::MAX),
+            spool_dir: spool_dir.unwrap_or_else(default_dir),
         }
     }
 

@@ -240,6 +240,14 @@ pub struct PipelineSettings {
     pub queue_bytes: usize,
     /// How long what is in hand may take to be delivered when the process is told to stop.
     pub drain_limit: Duration,
+    /// Whether large transactions are asked for before they commit.
+    pub streaming: bool,
+    /// Bytes of such transactions in memory.
+    pub spool_memory: usize,
+    /// Bytes of such transactions on disk.
+    pub spool_limit: u64,
+    /// Where on disk.
+    pub spool_dir: PathBuf,
 }
 
 /// `[http]`: the operations endpoint.

@@ -99,6 +99,10 @@ statement_timeout = "90s"
 batch_rows = 10
 batch_bytes = "64KiB"
 queue_bytes = "1MiB"
+streaming = false
+spool_memory = "2MiB"
+spool_limit = "3GiB"
+spool_dir = "large"
 
 [http]
 listen = "[::1]:9200"
@@ -157,6 +161,9 @@ fn every_key_has_its_effect() {
     assert_eq!((config.backfill.chunk_size, config.backfill.max_concurrent), (1, 2));
     assert_eq!(config.backfill.statement_timeout, Duration::from_secs(90));
     assert_eq!(config.pipeline.queue_bytes, 1 << 20);
+    let pipeline = &config.pipeline;
+    assert_eq!((pipeline.streaming, pipeline.spool_memory, pipeline.spool_limit), (false, 2 << 20, 3 << 30));
+    assert_eq!(pipeline.spool_dir, Path::new("etc/large"));
     assert_eq!(config.http.listen, Some("[::1]:9200".parse().unwrap()));
     assert_eq!((config.log.format, config.log.level), (LogFormat::Json, LogLevel::Debug));
 }
@@ -169,12 +176,15 @@ fn a_short_config_is_enough() {
     assert_eq!(config.plugins.dir, Path::new("./plugins"));
     assert!(config.plugins.cache_dir.starts_with("/home/ada"));
     assert_eq!(config.backfill.chunk_size, 5000);
+    assert!(config.pipeline.streaming);
+    assert_eq!(config.pipeline.spool_dir, Path::new("/home/ada/.cache/anabranch/spool"));
     assert_eq!(config.log.level, LogLevel::Info);
     assert_eq!(config.http.listen, None, "nobody listens unless it is asked for");
     let listening = parse("anabranch.toml", "[sink.s]\nkind = \"null\"\n[http]\n", &user).unwrap();
     assert_eq!(listening.http.listen, Some("127.0.0.1:9187".parse().unwrap()));
     let homeless = parse("anabranch.toml", "[sink.s]\nkind = \"null\"\n", &user).unwrap();
     assert_eq!(homeless.plugins.cache_dir, Path::new("./plugins/.cache"));
+    assert_eq!(homeless.pipeline.spool_dir, Path::new("./.spool"));
 }
 
 #[test]

@@ -68,6 +68,13 @@ impl StreamOptions {
             silence_limit: Duration::from_secs(60),
         }
     }
+
+    /// Also transactions that are still open, once they are large (`logical_decoding_work_mem`): with the newest
+    /// protocol that a server of this major version has.
+    #[must_use]
+    pub fn streaming(self, server_version: u32) -> Self {
+        Self { streaming: true, protocol: if server_version >= 16 { 4 } else { 2 }, ..self }
+    }
 }
 
 /// A walsender that waits for commands.

@@ -10,6 +10,8 @@ use crate::{
     state::StateError,
 };
 
+use super::spool::SpoolFault;
+
 /// A leadership ended, or could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum TermError {
@@ -28,6 +30,9 @@ pub enum TermError {
     /// What arrived makes no sense in its place.
     #[error(transparent)]
     Assemble(#[from] AssembleError),
+    /// A large transaction that is not committed yet could not be kept, or not be read back.
+    #[error(transparent)]
+    Spool(#[from] SpoolFault),
     /// The config and the plugins do not fit together.
     #[error(transparent)]
     Config(#[from] ConfigError),
@@ -108,7 +113,7 @@ impl TermError {
             | Self::Recreated { .. }
             | Self::HalfMade { .. }
             | Self::Unpublished { .. } => true,
-            Self::Frame(_) | Self::Decode(_) | Self::Assemble(_) => true,
+            Self::Frame(_) | Self::Decode(_) | Self::Assemble(_) | Self::Spool(_) => true,
             Self::Config(_) | Self::Preflight { .. } | Self::NothingToRun { .. } | Self::Stored { .. } => {
                 false
             }

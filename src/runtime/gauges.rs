@@ -107,7 +107,19 @@ fn stream(out: &mut Out<'_, '_>, state: &State, survey: &Survey) -> fmt::Result 
                 is none";
     out.one("lag", help, Some(Unit::Seconds), survey.oldest.map_or(0.0, age_seconds))?;
     let help = "How long the server had said nothing on the stream";
-    out.one("stream_silence", help, Some(Unit::Seconds), survey.silence.as_secs_f64())
+    out.one("stream_silence", help, Some(Unit::Seconds), survey.silence.as_secs_f64())?;
+    spool(out, survey)
+}
+
+fn spool(out: &mut Out<'_, '_>, survey: &Survey) -> fmt::Result {
+    let help = "Whether large transactions are asked for before they commit";
+    out.one("spool_active", help, None, u64::from(survey.spool.is_some()))?;
+    let Some(spool) = &survey.spool else { return Ok(()) };
+    let help = "Transactions in the spool: not committed yet, or being read back";
+    out.one("spool_transactions", help, None, spool.transactions as u64)?;
+    let help = "Bytes of such transactions in memory";
+    out.one("spool_memory", help, Some(Unit::Bytes), spool.memory as u64)?;
+    out.one("spool_disk", "Bytes of such transactions on disk", Some(Unit::Bytes), spool.disk)
 }
 
 fn slot(out: &mut Out<'_, '_>, state: &State) -> fmt::Result {

@@ -1,5 +1,5 @@
 //! What comes along the stream: messages are decoded, assembled to batches of committed transactions and handed to
-//! the lanes, with the backfill's watermarks in their places.
+//! the lanes, with the backfill's watermarks in their places. What is streamed before its commit goes to the spool.
 //!
 //! The half of the pump that faces the server. It reads only as long as the lanes have room, and never waits for one.
 
@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Instant};
 use crate::{
     backfill::{Marker, MarkerKind},
     model::Lsn,
-    pgoutput::{Assembler, Decoder, Frame, Handled, RawRelation, transaction::Committed},
+    pgoutput::{Assembler, Decoder, Frame, Handled, RawRelation, spool::Taken, transaction::Committed},
     pipeline::LaneId,
     postgres::{ReplicationStream, StatusHandle},
 };
@@ -17,6 +17,7 @@ use super::{
     error::TermError,
     metrics::FlushReason,
     pump::Pump,
+    spool::{SpoolFault, Spooling},
     term::Lane,
     token::{handed, handed_with},
 };
@@ -27,17 +28,24 @@ pub(super) struct Connection {
     pub(super) status: StatusHandle,
     decoder: Decoder,
     pub(super) assembler: Assembler,
+    /// None where the server was not asked to stream what is not committed.
+    pub(super) spooling: Option<Spooling>,
     pub(super) reading_since: Instant,
     /// Where the server's WAL ended when it last told.
     pub(super) wal_end: Lsn,
 }
 
 impl Connection {
-    pub(super) fn new(stream: ReplicationStream) -> Self {
+    pub(super) fn new(stream: ReplicationStream, spooling: Option<Spooling>) -> Self {
         let status = stream.status();
         let (decoder, assembler) = (Decoder::new(), Assembler::new());
         let reading_since = Instant::now();
-        Self { stream, status, decoder, assembler, reading_since, wal_end: Lsn::ZERO }
+        Self { stream, status, decoder, assembler, spooling, reading_since, wal_end: Lsn::ZERO }
+    }
+
+    /// Whether a committed transaction is being read back from the spool: what comes after it has to wait.
+    pub(super) fn replays(&self) -> bool {
+        self.spooling.as_ref().is_some_and(Spooling::replays)
     }
 }
 
@@ -45,13 +53,23 @@ impl Pump {
     /// Handles every message that has arrived, as long as the lanes have room.
     pub(super) async fn take_buffered(&mut self, connection: &mut Connection) -> Result<(), TermError> {
         let mut received = 0;
-        while self.may_read() {
+        while !connection.replays() && self.may_read() {
             let Some(payload) = connection.stream.next_buffered()? else { break };
             received += payload.len();
             let handled = match Frame::parse(payload)? {
                 Frame::XLogData { data, .. } => {
                     let message = connection.decoder.decode(data)?;
-                    connection.assembler.handle(message)?
+                    let taken = match &mut connection.spooling {
+                        Some(spooling) => spooling.spool.take(&message, data).map_err(SpoolFault::from)?,
+                        None => Taken::Plain,
+                    };
+                    match (taken, &mut connection.spooling) {
+                        (Taken::Plain, _) | (_, None) => connection.assembler.handle(message)?,
+                        (taken, Some(spooling)) => {
+                            self.streamed(spooling, taken).await?;
+                            continue;
+                        }
+                    }
                 }
                 Frame::Keepalive { wal_end, .. } => {
                     connection.wal_end = connection.wal_end.max(wal_end);
@@ -64,14 +82,19 @@ impl Pump {
                 Handled::Relation(raw) => self.on_relation(connection, raw).await?,
                 Handled::Committed(committed) => self.on_commit(connection, &committed),
             }
-            if connection.assembler.size() >= self.settings.batch_bytes
-                || connection.assembler.changes() >= self.settings.batch_rows
-            {
-                self.flush(connection, FlushReason::Full);
-            }
+            self.flush_when_full(connection);
         }
         self.observer.metrics.received(received);
         Ok(())
+    }
+
+    #[inline]
+    pub(super) fn flush_when_full(&mut self, connection: &mut Connection) {
+        if connection.assembler.size() >= self.settings.batch_bytes
+            || connection.assembler.changes() >= self.settings.batch_rows
+        {
+            self.flush(connection, FlushReason::Full);
+        }
     }
 
     /// A position with nothing before it in hand may be confirmed: so an idle source does not keep WAL.
@@ -82,7 +105,11 @@ impl Pump {
         }
     }
 
-    async fn on_relation(&mut self, connection: &mut Connection, raw: RawRelation) -> Result<(), TermError> {
+    pub(super) async fn on_relation(
+        &mut self,
+        connection: &mut Connection,
+        raw: RawRelation,
+    ) -> Result<(), TermError> {
         if !self.subscriptions.contains(&raw.name) {
             connection.assembler.define_ignored(raw.oid);
             return Ok(());
@@ -110,7 +137,7 @@ impl Pump {
         Ok(())
     }
 
-    fn on_commit(&mut self, connection: &mut Connection, committed: &Committed) {
+    pub(super) fn on_commit(&mut self, connection: &mut Connection, committed: &Committed) {
         if committed.changes > 0 {
             self.observer.metrics.transaction();
         }

@@ -119,6 +119,37 @@ impl FlushReason {
     }
 }
 
+/// What became of a transaction that was streamed before its commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Streamed {
+    Committed,
+    Aborted,
+}
+
+impl Streamed {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Committed => "committed",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Fate {
+    outcome: &'static str,
+}
+
+/// The counters of transactions that were streamed before their commit.
+#[derive(Debug, Default)]
+struct Spools {
+    transactions: Family<Fate, Counter>,
+    rolled_back: Counter,
+    files: Counter,
+    written: Counter,
+    failures: Counter,
+}
+
 type Histograms = Family<Tried, Histogram, fn() -> Histogram>;
 type Seconds = Counter<f64, AtomicU64>;
 
@@ -143,6 +174,7 @@ pub(super) struct Metrics {
     transactions: Counter,
     batches: Family<Reason, Counter>,
     received: Counter,
+    spools: Spools,
     terms: Counter,
     documents: Family<Target, Counter>,
     transforming: Histograms,
@@ -162,6 +194,7 @@ impl Metrics {
             transactions: Counter::default(),
             batches: Family::default(),
             received: Counter::default(),
+            spools: Spools::default(),
             terms: Counter::default(),
             documents: Family::default(),
             transforming: Family::new_with_constructor(histogram as fn() -> Histogram),
@@ -172,6 +205,7 @@ impl Metrics {
             known: Mutex::default(),
         };
         metrics.register_stream();
+        metrics.register_spools();
         metrics.register_mappings();
         metrics.register_backfills();
         metrics.registry.register_collector(Box::new(Gauges::new(Arc::clone(health))));
@@ -200,6 +234,25 @@ impl Metrics {
         );
         let help = "Bytes of the replication stream";
         registry.register_with_unit("received", help, Unit::Bytes, self.received.clone());
+    }
+
+    fn register_spools(&mut self) {
+        let Self { registry, spools, .. } = self;
+        registry.register(
+            "streamed_transactions",
+            "Large transactions that were streamed before their commit, by what became of them",
+            spools.transactions.clone(),
+        );
+        registry.register(
+            "streamed_savepoints_rolled_back",
+            "Savepoints of such transactions that were rolled back",
+            spools.rolled_back.clone(),
+        );
+        let registry = registry.sub_registry_with_prefix("spool");
+        registry.register("files", "Files made for what was too much for the memory", spools.files.clone());
+        let help = "Bytes written to such files";
+        registry.register_with_unit("written", help, Unit::Bytes, spools.written.clone());
+        registry.register("errors", "Terms that a failure of the spool has ended", spools.failures.clone());
     }
 
     fn register_mappings(&mut self) {
@@ -261,6 +314,25 @@ impl Metrics {
 
     pub(super) fn transaction(&self) {
         self.transactions.inc();
+    }
+
+    pub(super) fn streamed(&self, fate: Streamed) {
+        self.spools.transactions.get_or_create(&Fate { outcome: fate.as_str() }).inc();
+    }
+
+    /// A savepoint of a streamed transaction was rolled back.
+    pub(super) fn rolled_back(&self) {
+        self.spools.rolled_back.inc();
+    }
+
+    /// Something was written away, to a new file or to one that there was.
+    pub(super) fn spooled(&self, bytes: usize, made: bool) {
+        self.spools.written.inc_by(bytes as u64);
+        self.spools.files.inc_by(u64::from(made));
+    }
+
+    pub(super) fn spool_failed(&self) {
+        self.spools.failures.inc();
     }
 
     /// A batch of the stream was handed out.

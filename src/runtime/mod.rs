@@ -7,7 +7,7 @@
 //! - how a process comes up and goes down → `supervisor`, `shutdown`
 //! - which threads what runs on → `background`
 //! - one leadership from lock to release → `term`, with `source` and `plan`; none, while it is suspended → `suspended`
-//! - the loop over the stream → `pump`, `intake`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
+//! - the loop over the stream → `pump`, `intake`; what is streamed before its commit → `spool`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
 //! - what operators ask for → `requests`, `asked`; tables that change behind the stream's back → `lookout`
 //! - what it tells of itself → `health`, `metrics` with `gauges` and `tally`, `survey`; over HTTP → `http`; logs and
 //!   traces → `telemetry`
@@ -38,6 +38,7 @@ mod reread;
 mod scribe;
 mod shutdown;
 mod source;
+mod spool;
 mod supervisor;
 mod survey;
 mod suspended;
@@ -51,4 +52,5 @@ pub use error::{RunError, TermError};
 pub use plan::{WantedMapping, findings, identities, wanted, wanted_identities};
 pub use reload::PluginSet;
 pub use shutdown::Signals;
+pub use spool::{DiskError, SpoolFault};
 pub use supervisor::run;

@@ -38,6 +38,7 @@ use super::{
     requests::Requests,
     scribe::{Note, Scribe, ScribeEvent},
     shutdown::now_micros,
+    spool::Spooling,
     survey::Observer,
     term::Lane,
 };
@@ -134,10 +135,11 @@ impl Pump {
     pub(super) async fn run(
         &mut self,
         stream: ReplicationStream,
+        spooling: Option<Spooling>,
         reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
         shutdown: &CancellationToken,
     ) -> Result<Stopped, TermError> {
-        let mut connection = Connection::new(stream);
+        let mut connection = Connection::new(stream, spooling);
         self.observer.flights.clear();
         let _pumping = self.observer.health.pumping();
         let stopped = self.pump(&mut connection, reloads, shutdown).await?;
@@ -188,7 +190,12 @@ impl Pump {
                     self.on_tick(connection)?;
                     self.observe(connection);
                 }
-                filled = connection.stream.fill(), if may_read => {
+                () = std::future::ready(()), if may_read && connection.replays() => {
+                    self.replay(connection).await?;
+                    // What came behind it, and has waited in the buffer.
+                    self.take_buffered(connection).await?;
+                }
+                filled = connection.stream.fill(), if may_read && !connection.replays() => {
                     filled?;
                     self.take_buffered(connection).await?;
                 }

@@ -29,6 +29,7 @@ use super::{
     metrics::Metrics,
     outlet::Outlet,
     reload::{self, PluginSet},
+    spool::Trust,
     term::{self, Context, Ended},
 };
 
@@ -80,7 +81,8 @@ async fn serve(
     let config = Arc::new(config);
     let background = Background::start()?;
     let undecodable = AtomicBool::new(false);
-    let context = Context { config, settings, sinks, health, metrics, background, undecodable };
+    let spool = Trust::default();
+    let context = Context { config, settings, sinks, health, metrics, background, undecodable, spool };
     let plugins = Arc::new(plugins);
     let watch =
         reload::watch(host, Arc::clone(&context.config), Arc::clone(&plugins), changed, shutdown.clone());
@@ -122,6 +124,10 @@ async fn terms(
         };
         if failure.is_undecodable(&context.config.source.publication) {
             context.undecodable.store(true, Ordering::Release);
+        }
+        if matches!(failure, TermError::Spool(_)) {
+            context.spool.lose();
+            context.metrics.spool_failed();
         }
         if !streamed && !failure.is_transient() {
             return Err(failure.into());

@@ -17,7 +17,13 @@ use crate::{
 };
 
 use super::{
-    health::Health, intake::Connection, metrics::Metrics, plan::Verdict, pump::Pump, shutdown::now_micros,
+    health::Health,
+    intake::Connection,
+    metrics::Metrics,
+    plan::Verdict,
+    pump::Pump,
+    shutdown::now_micros,
+    spool::{SpoolView, Spooling},
     term::Lane,
 };
 
@@ -42,6 +48,8 @@ pub(super) struct Survey {
     pub(super) oldest: Option<i64>,
     /// How long the stream had said nothing.
     pub(super) silence: Duration,
+    /// What was streamed of transactions that are not committed; none where that was not asked for.
+    pub(super) spool: Option<SpoolView>,
     pub(super) mappings: Vec<MappingView>,
     pub(super) runs: Vec<RunSight>,
     /// The plugins at work, by name and version.
@@ -202,6 +210,7 @@ impl Pump {
             wal_end: connection.wal_end,
             oldest: self.observer.flights.accepted(accepted),
             silence: connection.status.silence(),
+            spool: connection.spooling.as_ref().map(Spooling::view),
             mappings: self.lanes.values().map(|lane| self.view(lane)).collect(),
             runs: self.machine.runs().map(|(_, view)| sight(&view)).collect(),
             plugins: self.instances(),

@@ -42,6 +42,7 @@ use super::{
     reread::Rereader,
     scribe::{Note, Scribe},
     source::{self, Source},
+    spool::{self, Trust},
     survey::Observer,
     suspended,
 };
@@ -63,6 +64,8 @@ pub(super) struct Context {
     pub(super) background: Background,
     /// The slot has changes that the server cannot decode: they are given up, and everything is built again.
     pub(super) undecodable: AtomicBool,
+    /// Whether large transactions are kept here until they commit.
+    pub(super) spool: Trust,
 }
 
 /// How a term ended in good order.
@@ -200,10 +203,16 @@ async fn stream(
         options.status_interval = settings.status_interval;
         options.silence_limit = settings.silence_limit;
         let client = context.settings.connect_replication().await?;
+        let pipeline = &context.config.pipeline;
+        let system = source.installation.system_identifier.as_str();
+        let spooling = spool::for_connection(pipeline, &context.spool, &settings.slot, system).await;
+        if spooling.is_some() {
+            options = options.streaming(client.server_version());
+        }
         let stream = client.start(&options).await?;
         info!(slot = settings.slot, from = %start, "streaming");
         *streamed = true;
-        match pump.run(stream, reloads, shutdown).await? {
+        match pump.run(stream, spooling, reloads, shutdown).await? {
             Stopped::Shutdown => return Ok(Ended::Shutdown),
             Stopped::Again => return Ok(Ended::Again),
             Stopped::Reconfigure(plugins) => return Ok(Ended::Reconfigure(plugins)),

@@ -14,6 +14,7 @@
 
 mod crash;
 mod failover;
+mod huge;
 mod lag;
 mod limbo;
 #[path = "../support/receiver.rs"]

@@ -272,7 +272,7 @@ impl Assembler {
     }
 }
 
-/// Messages of transactions in progress are an error; see the module for where they will go.
+/// Messages of transactions in progress are an error: where streaming is asked for, the spool takes them.
 #[inline]
 fn refuse_streamed(message: &Message<'_>) -> Result<(), AssembleError> {
     let (message, xid) = match message {

@@ -10,9 +10,8 @@
 //! Must never: fold NULL, unchanged and unknown; give out a position before its commit message; take a
 //! streamed (uncommitted) row for a committed one.
 //!
-//! Streamed transactions (protocol 2 with `streaming`) are refused by name. Their place is a spool in front
-//! of this: rows kept by xid, dropped on abort, and fed through [`Assembler::handle`] as a plain transaction
-//! at Stream Commit.
+//! Streamed transactions (protocol 2 with `streaming`) are refused by name. They go to the
+//! [`spool`](super::spool) in front of this, and come here as plain ones once they are committed.
 
 mod assemble;
 mod error;

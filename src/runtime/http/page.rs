@@ -88,6 +88,11 @@ fn facts(f: &mut Formatter<'_>, shape: &HealthShape) -> fmt::Result {
         fact(f, "streamed", &stream.position)?;
         fact(f, "confirmed", &stream.confirmed)?;
         fact(f, "the server was silent for", span(stream.silence_seconds))?;
+        if let Some(spool) = stream.spool.as_ref().filter(|spool| spool.transactions > 0) {
+            let (memory, disk) = (size(spool.memory_bytes as u64), size(spool.disk_bytes));
+            let text = format_args!("{}, {memory} in memory, {disk} on disk", spool.transactions);
+            fact(f, "large transactions kept", text)?;
+        }
     }
     if let Some(slot) = &shape.slot {
         let left = slot

@@ -56,6 +56,15 @@ pub(super) struct StreamShape {
     pub(super) lag_bytes: Option<u64>,
     pub(super) lag_seconds: f64,
     pub(super) silence_seconds: f64,
+    /// Large transactions that are not committed yet; null where they are not asked for before.
+    pub(super) spool: Option<SpoolShape>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct SpoolShape {
+    pub(super) transactions: usize,
+    pub(super) memory_bytes: usize,
+    pub(super) disk_bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -148,6 +157,11 @@ impl StreamShape {
             lag_bytes,
             lag_seconds: survey.oldest.map_or(0.0, age_seconds),
             silence_seconds: seconds(survey.silence),
+            spool: survey.spool.map(|spool| SpoolShape {
+                transactions: spool.transactions,
+                memory_bytes: spool.memory,
+                disk_bytes: spool.disk,
+            }),
         }
     }
 }

@@ -37,6 +37,9 @@ pub(crate) struct Arguments {
     /// Rows of the one transaction of `memory`
     #[arg(long, default_value_t = 500_000)]
     transaction_rows: u64,
+    /// Transactions of one row of `memory`; 0 leaves them out
+    #[arg(long, default_value_t = 100_000)]
+    small_transactions: u64,
     /// How often each side is measured
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
@@ -94,7 +97,9 @@ async fn measure(arguments: &Arguments) -> Result<ExitCode> {
             }
             What::Memory => {
                 let rows = arguments.rows.unwrap_or(1_000_000);
-                memory::measure(&bench, rows, arguments.transaction_rows, &mut figures).await?;
+                let Arguments { transaction_rows, small_transactions, .. } = *arguments;
+                let amount = memory::Amount { rows, transaction_rows, small_transactions };
+                memory::measure(&bench, amount, &mut figures).await?;
             }
         }
     }

@@ -5,12 +5,12 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use testkit::postgres::{Binaries, connect};
 use testkit::wait::Pace;
-use testkit::{Cluster, ClusterOptions, Host, guests, shop};
+use testkit::{Cluster, ClusterOptions, Host, guests, shop, wait_until};
 use tokio_postgres::Client;
 
 /// Nothing that is measured takes as long.
@@ -67,8 +67,9 @@ impl Source {
         Ok(Command::new(path))
     }
 
-    /// New rows, so many a transaction. Not waiting for the disk, since only reading is measured.
-    pub(super) async fn insert(&mut self, rows: u64, per_transaction: u64) -> Result<()> {
+    /// New rows, so many a transaction. Not waiting for the disk, since only reading is measured. Says when the last
+    /// transaction was committed.
+    pub(super) async fn insert(&mut self, rows: u64, per_transaction: u64) -> Result<SystemTime> {
         let stage = "create unlogged table if not exists bench_stage (like public.products)";
         self.client.batch_execute(stage).await?;
         let staged: i64 = self.client.query_one("select count(*) from bench_stage", &[]).await?.get(0);
@@ -98,13 +99,42 @@ impl Source {
                 end $$"
             ))
             .await?;
+        let committed = SystemTime::now();
         self.client.batch_execute("set synchronous_commit = on; checkpoint; analyze public.products").await?;
-        Ok(())
+        Ok(committed)
     }
 
-    /// A host of this source, not running yet. `sink` is the body of its `[sink.out]`.
+    /// Waits until a slot has passed everything that was written so far.
+    pub(super) async fn passed(&self, slot: &str) -> Result<()> {
+        let end: String =
+            self.client.query_one("select pg_current_wal_insert_lsn()::text", &[]).await?.get(0);
+        // A position is saved soon after a change, and seldom without one.
+        self.client.batch_execute("update public.products set stock = stock where id = 1").await?;
+        let query = format!(
+            "select confirmed_flush_lsn >= '{end}'::pg_lsn from pg_replication_slots where slot_name = '{slot}'"
+        );
+        let passed = async || Ok(self.client.query_one(&query, &[]).await?.get::<_, bool>(0));
+        wait_until("the slot to pass everything", DEADLINE, passed).await
+    }
+
+    /// A host of this source, not running yet. `sink` is the body of its `[sink.out]`. Its log tells what benchmarks
+    /// read.
     pub(super) fn host(&self, bench: &Bench, slot: &str, sink: &str, backfill: bool) -> Result<Host> {
         let host = Host::new(&bench.binary)?;
+        self.configure(bench, &host, slot, sink, backfill, "[log]\nlevel = \"debug\"\n")?;
+        Ok(host)
+    }
+
+    /// Writes the config of a host, with further sections.
+    pub(super) fn configure(
+        &self,
+        bench: &Bench,
+        host: &Host,
+        slot: &str,
+        sink: &str,
+        backfill: bool,
+        more: &str,
+    ) -> Result<()> {
         guests::install(&bench.plugin, &host.path("plugins"), "product-search")?;
         host.config(&format!(
             r#"[source]
@@ -123,12 +153,9 @@ table = "public.products"
 transform = "product-search"
 auto_backfill = {backfill}
 
-[log]
-level = "debug"
-"#,
+{more}"#,
             self.url()
-        ))?;
-        Ok(host)
+        ))
     }
 }
 
@@ -153,6 +180,9 @@ pub(super) async fn wait_counted(host: &mut Host, from: usize, documents: u64) -
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counted {
     pub(super) documents: u64,
+    /// When the first and the last delivery were, in seconds since midnight.
+    pub(super) first: f64,
+    pub(super) last: f64,
     /// From the line that says it is streaming to the last delivery.
     pub(super) took: Duration,
 }
@@ -160,10 +190,20 @@ pub(super) struct Counted {
 impl Counted {
     fn read(log: &str) -> Option<Self> {
         let began = log.lines().find(|line| line.contains(": streaming "))?;
+        let first = log.lines().find(|line| line.contains(": counted "))?;
         let last = log.lines().rev().find(|line| line.contains(": counted "))?;
         let documents = last.rsplit_once("documents=")?.1.split_whitespace().next()?.parse().ok()?;
-        let took = (time_of_day(last)? - time_of_day(began)?).rem_euclid(86_400.0);
-        Some(Self { documents, took: Duration::from_secs_f64(took) })
+        let (first, last) = (time_of_day(first)?, time_of_day(last)?);
+        let took = Duration::from_secs_f64((last - time_of_day(began)?).rem_euclid(86_400.0));
+        Some(Self { documents, first, last, took })
+    }
+
+    /// How long after a moment of the same day the first and the last delivery were, in seconds.
+    pub(super) fn after(&self, moment: SystemTime) -> Result<(f64, f64)> {
+        let since = moment.duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64() % 86_400.0;
+        // Before it: less than nothing, and not almost a day.
+        let passed = |at: f64| (at - since + 43_200.0).rem_euclid(86_400.0) - 43_200.0;
+        Ok((passed(self.first), passed(self.last)))
     }
 }
 

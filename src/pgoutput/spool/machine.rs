@@ -1,0 +1,199 @@
+//! The spool of one connection.
+
+use std::collections::HashMap;
+
+use super::{Replay, SpoolError, pages::Kept};
+use crate::{
+    model::{TransactionInfo, Xid},
+    pgoutput::{message::Message, transaction::MARKER_PREFIX},
+};
+
+/// A page is closed once it has so many bytes; the unit of writing, reading and checking.
+const PAGE: usize = 256 << 10;
+/// Several pages are in memory, however little that may be.
+const PAGES: usize = 4;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Spool {
+    limit: usize,
+    page: usize,
+    open: HashMap<Xid, Kept>,
+    /// The transaction whose block is being sent.
+    block: Option<Xid>,
+    memory: usize,
+}
+
+/// What became of a message.
+#[derive(Debug)]
+pub enum Taken {
+    /// It belongs to no streamed transaction: it is the assembler's.
+    Plain,
+    /// It was kept, or means nothing to anybody.
+    Kept,
+    /// A savepoint was rolled back: nothing of it is here any more.
+    RolledBack,
+    /// A transaction was rolled back: nothing of it is here any more, and its file may go.
+    Aborted(Xid),
+    /// A transaction was committed. Before any further message is taken, its replay is to be given to the assembler; its
+    /// file may go afterwards.
+    Committed(Box<Replay>),
+}
+
+/// A page to write to the file of a transaction, over whatever is there.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Write {
+    /// The transaction.
+    pub xid: Xid,
+    /// Where in its file.
+    pub offset: u64,
+    /// What.
+    pub bytes: Vec<u8>,
+}
+
+/// How much is in the spool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpoolUsage {
+    /// Transactions that are open.
+    pub transactions: usize,
+    /// Bytes in memory.
+    pub memory: usize,
+}
+
+impl Spool {
+    /// An empty spool, that keeps so many bytes in memory.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self { limit, page: PAGE.min(limit / PAGES), open: HashMap::new(), block: None, memory: 0 }
+    }
+
+    /// Takes the next message, decoded and as it came. After an error the spool must be dropped.
+    ///
+    /// # Errors
+    /// The message makes no sense in its place.
+    #[inline]
+    pub fn take(&mut self, message: &Message<'_>, bytes: &[u8]) -> Result<Taken, SpoolError> {
+        match *message {
+            Message::StreamStart { xid, first_segment } => self.start(xid, first_segment),
+            Message::StreamStop => match self.block.take() {
+                Some(_) => Ok(Taken::Kept),
+                None => Err(out_of_order("Stream Stop", 0, "comes without a Stream Start")),
+            },
+            Message::StreamCommit { xid, commit_lsn, end_lsn, commit_time } => {
+                self.commit(TransactionInfo { xid, commit_lsn, end_lsn, commit_time })
+            }
+            Message::StreamAbort { xid, subxid, .. } => self.abort(xid, subxid),
+            _ => match self.block {
+                None => Ok(Taken::Plain),
+                Some(top) => self.keep(top, message, bytes),
+            },
+        }
+    }
+
+    /// A page to be written away, while there is more in memory than may be. The caller writes it before it goes on.
+    #[inline]
+    pub fn spill(&mut self) -> Option<Write> {
+        if self.memory <= self.limit {
+            return None;
+        }
+        let (&xid, kept) = self.open.iter_mut().max_by_key(|(_, kept)| kept.spillable())?;
+        let before = kept.memory();
+        let spilled = kept.spill();
+        self.memory = self.memory + kept.memory() - before;
+        spilled.map(|(offset, bytes)| Write { xid, offset, bytes })
+    }
+
+    /// How much is in here.
+    #[must_use]
+    pub fn usage(&self) -> SpoolUsage {
+        SpoolUsage { transactions: self.open.len(), memory: self.memory }
+    }
+
+    fn start(&mut self, xid: Xid, first: bool) -> Result<Taken, SpoolError> {
+        if self.block.is_some() {
+            return Err(out_of_order("Stream Start", xid, "comes inside a block"));
+        }
+        match (first, self.open.contains_key(&xid)) {
+            (true, true) => {
+                return Err(out_of_order("Stream Start", xid, "says that it is the first, again"));
+            }
+            (false, false) => {
+                return Err(out_of_order(
+                    "Stream Start",
+                    xid,
+                    "says that there was one before, which did not come",
+                ));
+            }
+            (true, false) => {
+                self.open.insert(xid, Kept::default());
+            }
+            (false, true) => {}
+        }
+        self.block = Some(xid);
+        Ok(Taken::Kept)
+    }
+
+    fn commit(&mut self, info: TransactionInfo) -> Result<Taken, SpoolError> {
+        let xid = info.xid;
+        if self.block.is_some() {
+            return Err(out_of_order("Stream Commit", xid, "comes inside a block"));
+        }
+        let Some(kept) = self.open.remove(&xid) else {
+            return Err(out_of_order("Stream Commit", xid, "comes without a Stream Start"));
+        };
+        self.memory -= kept.memory();
+        Ok(Taken::Committed(Box::new(Replay::new(info, kept))))
+    }
+
+    fn abort(&mut self, xid: Xid, subxid: Xid) -> Result<Taken, SpoolError> {
+        if self.block.is_some() {
+            return Err(out_of_order("Stream Abort", xid, "comes inside a block"));
+        }
+        if xid == subxid {
+            // Of one that is not here there is nothing to forget.
+            self.memory -= self.open.remove(&xid).map_or(0, |kept| kept.memory());
+            return Ok(Taken::Aborted(xid));
+        }
+        if let Some(kept) = self.open.get_mut(&xid) {
+            let before = kept.memory();
+            kept.cut(subxid);
+            self.memory = self.memory + kept.memory() - before;
+        }
+        Ok(Taken::RolledBack)
+    }
+
+    #[inline]
+    fn keep(&mut self, top: Xid, message: &Message<'_>, bytes: &[u8]) -> Result<Taken, SpoolError> {
+        let xid = match message {
+            Message::Insert { xid, .. }
+            | Message::Update { xid, .. }
+            | Message::Delete { xid, .. }
+            | Message::Truncate { xid, .. } => *xid,
+            Message::Relation(relation) => relation.xid,
+            Message::Logical { xid, transactional: true, prefix: MARKER_PREFIX, .. } => *xid,
+            // The assembler passes over them, too.
+            Message::Logical { .. } | Message::Type { .. } | Message::Origin { .. } => {
+                return Ok(Taken::Kept);
+            }
+            Message::Begin { .. } => return Err(out_of_order("Begin", top, "comes inside a block")),
+            _ => return Err(out_of_order("Commit", top, "comes inside a block")),
+        };
+        let (Some(xid), Some((&kind, rest))) = (xid, bytes.split_first()) else {
+            return Err(out_of_order("a message", top, "comes inside a block and names no transaction"));
+        };
+        if let Some(kept) = self.open.get_mut(&top) {
+            let before = kept.memory();
+            if xid != top {
+                kept.note(xid);
+            }
+            kept.append(kind, rest.get(size_of::<Xid>()..).unwrap_or_default(), self.page);
+            self.memory = self.memory + kept.memory() - before;
+        }
+        Ok(Taken::Kept)
+    }
+}
+
+#[cold]
+fn out_of_order(message: &'static str, xid: Xid, place: &'static str) -> SpoolError {
+    SpoolError::OutOfOrder { message, xid, place }
+}

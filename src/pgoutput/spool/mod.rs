@@ -1,0 +1,29 @@
+//! Transactions that are streamed while they are still open (protocol 2 and later, `streaming 'on'`).
+//!
+//! The server sends them in blocks, those of several transactions in turn, and tells later what became of each. The
+//! [`Spool`] keeps what came by its top-level transaction, in memory up to a bound and beyond it in pages that its
+//! caller writes away ([`Spool::spill`]); it cuts off what a rolled back savepoint had written; and at Stream Commit it
+//! hands out a [`Replay`]: the messages of the transaction in their order, as of a plain one between Begin and Commit,
+//! for the [`Assembler`](super::Assembler).
+//!
+//! What a savepoint wrote is cut off at its first message. That is exact: a subtransaction that can still be rolled
+//! back is the innermost one that is open, so whatever its transaction has written since is its own or its
+//! children's, which are rolled back with it.
+//!
+//! Guarantees: a replay has every message of what was committed, in the order in which they came, and none of what was
+//! rolled back; what is read back is what was written, by length and checksum, or an error; memory is bounded by
+//! the limit and some 40 bytes for each open savepoint, whatever is streamed.
+//! Must never: give out anything of a transaction before its commit; do I/O; outlive its connection, since the server
+//! streams every open transaction again from its beginning on the next one.
+
+mod error;
+mod machine;
+mod pages;
+mod replay;
+#[cfg(test)]
+mod tests;
+
+pub use error::SpoolError;
+pub use machine::{Spool, SpoolUsage, Taken, Write};
+pub use pages::Extent;
+pub use replay::{Page, Replay, Source};
