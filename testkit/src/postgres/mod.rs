@@ -7,10 +7,12 @@
 
 mod binaries;
 mod cluster;
+mod copies;
 mod database;
 
 pub use binaries::Binaries;
 pub use cluster::{Cluster, ClusterOptions, Stop};
+pub use copies::Backup;
 pub use database::{Database, connect};
 
 use std::sync::Mutex;
