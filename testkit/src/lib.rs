@@ -22,5 +22,5 @@ pub mod shop;
 pub mod wait;
 
 pub use host::Host;
-pub use postgres::{Cluster, ClusterOptions, Database, Stop, shared};
+pub use postgres::{Cluster, ClusterOptions, Database, Stop, shared, shared_of};
 pub use wait::{wait_for, wait_until};
