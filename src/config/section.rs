@@ -46,6 +46,7 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
             "publication",
             "manage_publication",
             "purge_on_repair",
+            "failover_slot",
             "status_interval",
             "silence_limit",
             "heartbeat_interval",
