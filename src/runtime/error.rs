@@ -6,7 +6,7 @@ use crate::{
     config::ConfigError,
     model::EntityName,
     pgoutput::{AssembleError, DecodeError, FrameError},
-    postgres,
+    postgres::{self, ErrorKind},
     state::StateError,
 };
 
@@ -60,6 +60,62 @@ pub enum TermError {
         /// `[source] silence_limit`.
         limit: Duration,
     },
+    /// A session says nothing.
+    #[error("Postgres did not answer within {} s when it was asked for {what}: the link is dead", .limit.as_secs())]
+    NoAnswer {
+        /// What it was asked for.
+        what: &'static str,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// A connection leads to another server than the others of the term.
+    #[error(
+        "a connection led to another server than the term began on ({before} before, {now} now): a failover is under \
+         way, or several servers answer at one address; a new term looks again"
+    )]
+    Moved {
+        /// System identifier and timeline.
+        before: String,
+        /// System identifier and timeline.
+        now: String,
+    },
+    /// The server has an earlier timeline than was read before.
+    #[error(
+        "the server is on timeline {now}, and timeline {before} of the same cluster was read before: a former primary \
+         still runs and answers here, or a backup was restored; end the former primary, or, to go on with what is \
+         there, start this host again"
+    )]
+    FormerPrimary {
+        /// The server's timeline.
+        now: i32,
+        /// The one that was read.
+        before: i32,
+    },
+    /// The slot is not the one that the term began with.
+    #[error(
+        "the slot {slot} was taken away, moved or made anew as the stream was to begin: a new term looks again"
+    )]
+    AnotherSlot {
+        /// The slot.
+        slot: String,
+    },
+    /// The server comes to a change that it can never send.
+    #[error(
+        "THE STREAM IS STUCK at {}: the server cannot put the change there into a message, for the row{} is too large \
+         for it ({source}); nothing behind it can be streamed, and trying again does not help. Make the value smaller \
+         in the table (less than half a gigabyte of bytea, than a gigabyte of text), then run `anabranch suspend` and \
+         `anabranch resume`: the slot is made anew behind it, and every mapped table is backfilled again",
+        .at.map_or_else(|| "an unknown position".to_owned(), |at| at.to_string()),
+        .entity.as_ref().map_or_else(String::new, |entity| format!(" (of {entity}, the table that the stream described last)"))
+    )]
+    Stuck {
+        /// The change.
+        at: Option<crate::model::Lsn>,
+        /// The table that was described last, which most likely is the row's.
+        entity: Option<EntityName>,
+        /// The server's words.
+        source: postgres::Error,
+    },
     /// A stored value cannot be read.
     #[error("the stored state of {what} cannot be read: {problem}; was it changed by hand?")]
     Stored {
@@ -89,29 +145,51 @@ pub enum TermError {
 }
 
 impl TermError {
-    /// Whether the walsender has come to changes that it cannot decode: they were written while the publication did
-    /// not exist (SQLSTATE 42704), and reading them again does not help.
-    pub(super) fn is_undecodable(&self, publication: &str) -> bool {
-        let Self::Postgres(error) = self else { return false };
-        error.sqlstate() == Some("42704") && error.to_string().contains(&format!("\"{publication}\""))
+    /// Why reading the slot again does not help, and the next term has to give it up: the walsender has come to changes
+    /// that were written while the publication did not exist (SQLSTATE 42704), or the server has given it up itself.
+    pub(super) fn gives_up(&self, publication: &str) -> Option<String> {
+        let Self::Postgres(error) = self else { return None };
+        if error.kind() == ErrorKind::SlotLost {
+            return Some(error.to_string());
+        }
+        let named = error.to_string().contains(&format!("\"{publication}\""));
+        (error.sqlstate() == Some("42704") && named).then(|| {
+            format!(
+                "the slot has changes from when the publication {publication} did not exist, which nobody can decode"
+            )
+        })
+    }
+
+    /// Whether only somebody can help who changes what is in the way.
+    pub(super) fn is_stuck(&self) -> bool {
+        matches!(self, Self::Stuck { .. })
     }
 
     /// Whether trying again by itself may help, without anybody mending anything.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Postgres(error) => error.is_retryable(),
+            // The next term makes a new slot.
+            Self::Postgres(error) => {
+                error.is_retryable() || matches!(error.kind(), ErrorKind::SlotLost | ErrorKind::SlotMissing)
+            }
             Self::State(error) => matches!(error, StateError::Query { .. }),
             Self::Suspension(error) => error.is_passing(),
             Self::LeadershipLost { .. }
             | Self::Silent { .. }
+            | Self::NoAnswer { .. }
+            | Self::Moved { .. }
+            | Self::AnotherSlot { .. }
             | Self::Recreated { .. }
             | Self::HalfMade { .. }
             | Self::Unpublished { .. } => true,
             Self::Frame(_) | Self::Decode(_) | Self::Assemble(_) => true,
-            Self::Config(_) | Self::Preflight { .. } | Self::NothingToRun { .. } | Self::Stored { .. } => {
-                false
-            }
+            Self::Config(_)
+            | Self::Preflight { .. }
+            | Self::NothingToRun { .. }
+            | Self::Stored { .. }
+            | Self::FormerPrimary { .. }
+            | Self::Stuck { .. } => false,
         }
     }
 }

@@ -17,8 +17,8 @@ use crate::{
 };
 
 use super::{
-    health::Health, intake::Connection, metrics::Metrics, plan::Verdict, pump::Pump, shutdown::now_micros,
-    term::Lane,
+    health::Health, history::Memory, intake::Connection, metrics::Metrics, plan::Verdict, pump::Pump,
+    shutdown::now_micros, term::Lane,
 };
 
 /// How often the pump looks at itself.
@@ -40,8 +40,10 @@ pub(super) struct Survey {
     /// When the oldest transaction was committed that was read and is not accepted by every mapping: microseconds
     /// since 1970-01-01 UTC.
     pub(super) oldest: Option<i64>,
-    /// How long the stream had said nothing.
+    /// How long the stream had said nothing, though it was read.
     pub(super) silence: Duration,
+    /// How long it may.
+    pub(super) silence_limit: Duration,
     pub(super) mappings: Vec<MappingView>,
     pub(super) runs: Vec<RunSight>,
     /// The plugins at work, by name and version.
@@ -123,6 +125,7 @@ pub(super) struct RunSight {
 /// The commit times of what was read and is not accepted everywhere.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
+    memory: Arc<Memory>,
     /// The end of each batch, and when its first transaction was committed.
     ends: VecDeque<(Lsn, i64)>,
     /// The same of a transaction of which only pages were handed out so far.
@@ -133,6 +136,10 @@ impl Flights {
     /// A batch was handed out: it ends at a commit boundary, or in the middle of a transaction.
     pub(super) fn handed_out(&mut self, committed: i64, end: Option<Lsn>) {
         let committed = self.open.take().unwrap_or(committed);
+        match end {
+            Some(end) => self.memory.delivered(end),
+            None => self.memory.delivered_in_part(),
+        }
         match end {
             None => self.open = Some(committed),
             Some(end) if self.ends.len() < FLIGHTS => self.ends.push_back((end, committed)),
@@ -155,7 +162,7 @@ impl Flights {
 
     /// The stream is read again.
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { memory: Arc::clone(&self.memory), ..Self::default() };
     }
 }
 
@@ -164,6 +171,7 @@ impl Flights {
 pub(super) struct Observer {
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) memory: Arc<Memory>,
     pub(super) flights: Flights,
     last: Option<Instant>,
     /// Something happened that is worth a look before its time.
@@ -171,8 +179,9 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    pub(super) fn new(health: Arc<Health>, metrics: Arc<Metrics>) -> Self {
-        Self { health, metrics, flights: Flights::default(), last: None, news: true }
+    pub(super) fn new(health: Arc<Health>, metrics: Arc<Metrics>, memory: Arc<Memory>) -> Self {
+        let flights = Flights { memory: Arc::clone(&memory), ..Flights::default() };
+        Self { health, metrics, memory, flights, last: None, news: true }
     }
 
     /// A mapping fails, or works again.
@@ -201,7 +210,9 @@ impl Pump {
             confirmed: connection.status.flushed(),
             wal_end: connection.wal_end,
             oldest: self.observer.flights.accepted(accepted),
-            silence: connection.status.silence(),
+            // What is not read, because the lanes are full, says nothing of the link.
+            silence: connection.status.silence().min(connection.reading_since.elapsed()),
+            silence_limit: self.settings.silence_limit,
             mappings: self.lanes.values().map(|lane| self.view(lane)).collect(),
             runs: self.machine.runs().map(|(_, view)| sight(&view)).collect(),
             plugins: self.instances(),

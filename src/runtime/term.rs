@@ -4,11 +4,7 @@
 //! publication and the slot to what the config means, decides what is new, rebuilt or refused, and pumps. Its
 //! tasks end with it.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +15,10 @@ use crate::{
     config::Config,
     model::{ChangeBatch, Failure},
     pipeline::{LaneId, Ledger, Subscriptions, WorkId},
-    postgres::{Client, ConnectSettings, Holder, Leadership, Lease, Purpose, StreamOptions, fence},
+    postgres::{
+        Client, ConnectSettings, ErrorKind, Holder, Leadership, Lease, Purpose, StreamOptions,
+        SystemIdentity, fence,
+    },
     state::Store,
 };
 
@@ -28,8 +27,10 @@ use super::{
     branch::{Branch, again},
     error::TermError,
     health::{Health, State},
+    held::GivenUp,
+    history::Memory,
     lane::{LaneEvent, LaneHandle, LaneSettings},
-    lookout::{Lookout, SlotWatch},
+    lookout::Lookout,
     metrics::Metrics,
     outlet::Outlet,
     plan::{self, Planned, Verdict},
@@ -61,8 +62,9 @@ pub(super) struct Context {
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) background: Background,
-    /// The slot has changes that the server cannot decode: they are given up, and everything is built again.
-    pub(super) undecodable: AtomicBool,
+    /// The slot was shown to be of no use: it is given up, and everything is built again.
+    pub(super) given_up: GivenUp,
+    pub(super) memory: Arc<Memory>,
 }
 
 /// How a term ended in good order.
@@ -171,10 +173,10 @@ async fn lead(
     Store::new(context.config.source.slot.as_str()).forget_suspension(&state).await?;
     let term = source.installation.term;
     context.health.note(|state, _| state.term = Some(term));
-    let slot = SlotWatch::new(context.config.source.slot.clone(), Arc::clone(&context.health));
+    context.memory.begins(&source.installation, source.system.flushed);
     let publication = source.installation.publication_oid;
     let config = Arc::clone(&context.config);
-    let lookout = Lookout::start(&context.settings, config, wanted, tables, publication, slot);
+    let lookout = Lookout::start(&context.settings, config, wanted, tables, publication);
     let parts = Parts { control, state, lookout, lease };
     let mut pump = assemble(context, plugins, planned, &source, parts);
     pump.begin_backfills(&scoped);
@@ -199,16 +201,39 @@ async fn stream(
         let mut options = StreamOptions::new(settings.slot.as_str(), settings.publication.as_str(), start);
         options.status_interval = settings.status_interval;
         options.silence_limit = settings.silence_limit;
-        let client = context.settings.connect_replication().await?;
+        let mut client = context.settings.connect_replication().await?;
+        same_server(&source.system, client.identify_system().await?)?;
+        // Beyond what was saved, it would leave out in silence what lies between.
+        if client.slot_position(&settings.slot).await?.is_none_or(|position| position > pump.secured) {
+            return Err(TermError::AnotherSlot { slot: settings.slot.clone() });
+        }
         let stream = client.start(&options).await?;
         info!(slot = settings.slot, from = %start, "streaming");
         *streamed = true;
-        match pump.run(stream, reloads, shutdown).await? {
+        let ran = pump.run(stream, reloads, shutdown).await;
+        match ran.map_err(|error| stuck(error, pump))? {
             Stopped::Shutdown => return Ok(Ended::Shutdown),
             Stopped::Again => return Ok(Ended::Again),
             Stopped::Reconfigure(plugins) => return Ok(Ended::Reconfigure(plugins)),
             Stopped::Restream(lanes) => start = pump.ledger.rewind(&lanes),
         }
+    }
+}
+
+/// Several servers may answer at one address, or from a list of hosts.
+fn same_server(before: &SystemIdentity, now: SystemIdentity) -> Result<(), TermError> {
+    let words =
+        |system: &SystemIdentity| format!("{} on timeline {}", system.system_identifier, system.timeline);
+    let same = (&before.system_identifier, before.timeline) == (&now.system_identifier, now.timeline);
+    if same { Ok(()) } else { Err(TermError::Moved { before: words(before), now: words(&now) }) }
+}
+
+fn stuck(error: TermError, pump: &Pump) -> TermError {
+    match error {
+        TermError::Postgres(source) if source.kind() == ErrorKind::TooLarge => {
+            TermError::Stuck { at: source.at(), entity: pump.relations.last.clone(), source }
+        }
+        error => error,
     }
 }
 
@@ -364,7 +389,11 @@ fn assemble(
         parked: Vec::new(),
         lookout,
         rekeying: BTreeMap::new(),
-        observer: Observer::new(Arc::clone(&context.health), Arc::clone(&context.metrics)),
+        observer: Observer::new(
+            Arc::clone(&context.health),
+            Arc::clone(&context.metrics),
+            Arc::clone(&context.memory),
+        ),
     }
 }
 
