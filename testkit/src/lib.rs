@@ -24,6 +24,6 @@ pub mod shop;
 pub mod wait;
 
 pub use host::Host;
-pub use postgres::{Cluster, ClusterOptions, Database, Stop, shared, shared_of};
+pub use postgres::{Backup, Cluster, ClusterOptions, Database, Stop, shared, shared_of};
 pub use proxy::Proxy;
 pub use wait::{wait_for, wait_until};
