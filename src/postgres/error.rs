@@ -95,7 +95,12 @@ impl Error {
             Some(hint) => format!("Postgres says: {message} (SQLSTATE {sqlstate}; hint: {hint})"),
             None => format!("Postgres says: {message} (SQLSTATE {sqlstate})"),
         };
-        let kind = if is_too_large(sqlstate, message) { ErrorKind::TooLarge } else { kind_of(sqlstate) };
+        let kind = match pooler {
+            // Otherwise a broken protocol, which may be better the next time.
+            Some(_) => ErrorKind::Settings,
+            None if is_too_large(sqlstate, message) => ErrorKind::TooLarge,
+            None => kind_of(sqlstate),
+        };
         Self { kind, sqlstate: Some(sqlstate.to_owned()), message: text, at: None }
     }
 
@@ -256,6 +261,14 @@ mod tests {
 
     fn fields(code: &str, message: &str, context: &str) -> Vec<u8> {
         format!("SERROR\0C{code}\0M{message}\0W{context}\0\0").into_bytes()
+    }
+
+    /// In the words of PgBouncer 1.18.
+    #[test]
+    fn c065_a_pooler_that_refuses_the_sessions_settings_is_no_passing_trouble() {
+        let error = Error::from_fields(&fields("08P01", "unsupported startup parameter: options", ""));
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Settings, false), "{error}");
+        assert!(error.to_string().contains("use the server's own host and port"), "{error}");
     }
 
     #[test]

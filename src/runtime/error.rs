@@ -238,3 +238,39 @@ impl RunError {
         matches!(self, Self::Sink { .. } | Self::Term(TermError::Config(_)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{model::Lsn, postgres::Error};
+
+    #[test]
+    fn c058_a_slot_of_no_use_is_given_up_and_nobody_has_to_mend_it() {
+        let lost = TermError::from(
+            Error::server("55000", "can no longer access it", None).with_kind(ErrorKind::SlotLost),
+        );
+        assert!(lost.is_transient() && lost.gives_up("shop").is_some());
+        let missing = TermError::from(
+            Error::server("42704", "it is not there", None).with_kind(ErrorKind::SlotMissing),
+        );
+        assert!(missing.is_transient() && missing.gives_up("shop").is_none());
+        let undecodable =
+            TermError::from(Error::server("42704", "publication \"shop\" does not exist", None));
+        assert!(undecodable.gives_up("shop").is_some() && undecodable.gives_up("sho").is_none());
+        let other =
+            TermError::from(Error::server("55000", "logical decoding requires wal_level >= logical", None));
+        assert!(!other.is_transient() && other.gives_up("shop").is_none());
+    }
+
+    #[test]
+    fn c017_the_stuck_state_says_where_what_and_what_to_do() {
+        let source = Error::server("XX000", "invalid memory alloc request size 1200000003", None);
+        let entity = Some(EntityName::new("public", "files"));
+        let stuck = TermError::Stuck { at: Some(Lsn(0x1_0000_00A0)), entity, source };
+        let text = stuck.to_string();
+        assert!(stuck.is_stuck() && !stuck.is_transient());
+        for part in ["STUCK at 1/A0:", "public.files", "size 1200000003", "`anabranch suspend`"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
+    }
+}

@@ -162,7 +162,9 @@ async fn pause(
         error!(attempts, ?delay, "the term ended and somebody has to mend it: {failure}");
     }
     let waited = shutdown.run_until_cancelled(tokio::time::sleep(delay)).await;
-    info!("beginning a new term");
+    if waited.is_some() {
+        info!("beginning a new term");
+    }
     waited.is_some()
 }
 

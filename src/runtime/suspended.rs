@@ -15,7 +15,11 @@ use crate::{
     state::{CHANNEL, Store, Suspension},
 };
 
-use super::{error::TermError, term::Context};
+use super::{
+    answer::{ANSWER_LIMIT, answered},
+    error::TermError,
+    term::Context,
+};
 
 /// How often the state schema is read without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -50,7 +54,9 @@ pub(super) async fn idle(
     let installation = context.config.source.slot.as_str();
     let store = Store::new(installation);
     // What was settled by somebody else may have been asked anew, without the slot.
-    while let Some(suspension) = store.suspension(&client).await?.filter(Suspension::holds) {
+    loop {
+        let asked = answered("whether it is suspended", ANSWER_LIMIT, store.suspension(&client));
+        let Some(suspension) = asked.await?.filter(Suspension::holds) else { break };
         if !suspension.settled {
             return Ok(true);
         }

@@ -23,6 +23,7 @@ use crate::{
 };
 
 use super::{
+    answer::{ANSWER_LIMIT, answered},
     background::Background,
     branch::{Branch, again},
     error::TermError,
@@ -51,6 +52,8 @@ use super::{
 const FINISH_LIMIT: Duration = Duration::from_secs(5);
 /// How long preparations may take to be given up in good order.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(10);
+/// How long the catalogue may take to be looked at; there may be many tables.
+const PREFLIGHT_LIMIT: Duration = Duration::from_secs(60);
 /// How often a blocked backfill asks for visibility at the least.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -90,7 +93,9 @@ pub(super) async fn run(
 ) -> Result<Ended, TermError> {
     let config = &context.config;
     let control = context.settings.connect(Purpose::Control).await?;
-    if let Some(suspension) = suspended::suspension(context, &control).await? {
+    let suspended =
+        answered("whether it is suspended", ANSWER_LIMIT, suspended::suspension(context, &control));
+    if let Some(suspension) = suspended.await? {
         context.health.note(State::is_suspended);
         let again = tokio::select! {
             again = suspended::idle(context, control, suspension, shutdown) => again?,
@@ -99,7 +104,8 @@ pub(super) async fn run(
         return Ok(if again { Ended::Again } else { Ended::Shutdown });
     }
     let wanted = plan::wanted(config, plugins)?;
-    plan::preflight(config, &control, &wanted).await?;
+    let preflight = plan::preflight(config, &control, &wanted);
+    answered("whether the source is ready", PREFLIGHT_LIMIT, preflight).await?;
     let stand_by = |_: Option<&Holder>| context.health.note(State::stands_by);
     let lock = Leadership::acquire_telling(&context.settings, &config.source.slot, stand_by);
     let leadership = tokio::select! {
@@ -450,5 +456,29 @@ fn machine_settings(config: &Config) -> BackfillMachineSettings {
         max_concurrent: backfill.max_concurrent,
         probe_interval: PROBE_INTERVAL,
         ..BackfillMachineSettings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Lsn;
+
+    #[test]
+    fn c060_a_connection_to_another_server_ends_the_term() {
+        let system = |identifier: &str, timeline, flushed| SystemIdentity {
+            system_identifier: identifier.to_owned(),
+            timeline,
+            flushed: Lsn(flushed),
+        };
+        let before = system("730", 1, 10);
+        assert!(same_server(&before, system("730", 1, 20)).is_ok());
+        for now in [system("731", 1, 20), system("730", 2, 20)] {
+            let error = same_server(&before, now).unwrap_err();
+            assert!(
+                error.is_transient() && error.to_string().contains("730 on timeline 1 before"),
+                "{error}"
+            );
+        }
     }
 }

@@ -65,6 +65,14 @@ async fn c057_half_open_links_are_told_given_up_and_lose_nothing() {
     world.logged(from, ": streaming ").await;
     web.wait("/healthz", 200, "\"ok\"").await;
 
+    // The session that positions are saved by; the lock and the stream are well.
+    let from = world.host.log_length();
+    proxy.stall("/state");
+    world.logged(from, "did not answer within 20 s when it was asked for the state schema").await;
+    proxy.resume();
+    world.logged(from, ": streaming ").await;
+    web.wait("/healthz", 200, "\"ok\"").await;
+
     // The whole network.
     let (from, links) = (world.host.log_length(), proxy.accepted());
     proxy.stall("");
