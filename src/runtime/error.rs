@@ -114,7 +114,7 @@ pub enum TermError {
         /// The table that was described last, which most likely is the row's.
         entity: Option<EntityName>,
         /// The server's words.
-        source: postgres::Error,
+        source: Box<postgres::Error>,
     },
     /// A stored value cannot be read.
     #[error("the stored state of {what} cannot be read: {problem}; was it changed by hand?")]
@@ -266,7 +266,7 @@ mod tests {
     fn c017_the_stuck_state_says_where_what_and_what_to_do() {
         let source = Error::server("XX000", "invalid memory alloc request size 1200000003", None);
         let entity = Some(EntityName::new("public", "files"));
-        let stuck = TermError::Stuck { at: Some(Lsn(0x1_0000_00A0)), entity, source };
+        let stuck = TermError::Stuck { at: Some(Lsn(0x1_0000_00A0)), entity, source: Box::new(source) };
         let text = stuck.to_string();
         assert!(stuck.is_stuck() && !stuck.is_transient());
         for part in ["STUCK at 1/A0:", "public.files", "size 1200000003", "`anabranch suspend`"] {

@@ -236,9 +236,11 @@ fn same_server(before: &SystemIdentity, now: SystemIdentity) -> Result<(), TermE
 
 fn stuck(error: TermError, pump: &Pump) -> TermError {
     match error {
-        TermError::Postgres(source) if source.kind() == ErrorKind::TooLarge => {
-            TermError::Stuck { at: source.at(), entity: pump.relations.last.clone(), source }
-        }
+        TermError::Postgres(source) if source.kind() == ErrorKind::TooLarge => TermError::Stuck {
+            at: source.at(),
+            entity: pump.relations.last.clone(),
+            source: Box::new(source),
+        },
         error => error,
     }
 }

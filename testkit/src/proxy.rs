@@ -114,17 +114,22 @@ impl Proxy {
 
     /// Ends the links whose names end in `name`; says how many.
     pub fn cut(&self, name: &str) -> usize {
-        let links = self.shared.lock();
-        let ended = links.links.values().filter(|link| link.name.ends_with(name));
-        ended.map(|link| link.order.send_replace(Order::Cut)).count()
+        self.tell(name, |link| {
+            link.order.send_replace(Order::Cut);
+        })
     }
 
     /// Ends the links that there are, and whose names end in `name`, once the server has sent so many bytes more,
     /// wherever that is; says how many they are.
     pub fn cut_after(&self, name: &str, bytes: u64) -> usize {
+        self.tell(name, |link| link.left.store(bytes, Ordering::Release))
+    }
+
+    fn tell(&self, name: &str, order: impl Fn(&Link)) -> usize {
         let links = self.shared.lock();
-        let meant = links.links.values().filter(|link| link.name.ends_with(name));
-        meant.map(|link| link.left.store(bytes, Ordering::Release)).count()
+        let meant: Vec<_> = links.links.values().filter(|link| link.name.ends_with(name)).collect();
+        meant.iter().for_each(|link| order(link));
+        meant.len()
     }
 
     /// Links that there are and whose names end in `name`.
