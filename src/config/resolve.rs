@@ -237,6 +237,7 @@ impl Resolver<'_> {
             manage_publication: managed,
             column_lists,
             purge_on_repair: table.purge_on_repair.as_ref().is_some_and(|typed| typed.value),
+            failover_slot: table.failover_slot.as_ref().is_none_or(|typed| typed.value),
             status_interval,
             silence_limit,
             heartbeat_interval,

@@ -47,6 +47,7 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
             "manage_publication",
             "column_lists",
             "purge_on_repair",
+            "failover_slot",
             "status_interval",
             "silence_limit",
             "heartbeat_interval",

@@ -59,6 +59,8 @@ pub struct SourceSettings {
     /// Whether destinations are emptied before the rebuild that repairs a gap in the stream, where their sinks
     /// can: rows that were deleted while nobody listened leave documents behind otherwise.
     pub purge_on_repair: bool,
+    /// Whether standbys are to keep a copy of the slot, where the server can (from Postgres 17 on).
+    pub failover_slot: bool,
     /// How often the position is told to the server at the least.
     pub status_interval: Duration,
     /// How long the server may say nothing until the link counts as dead.

@@ -43,6 +43,7 @@ publication = "Shop Pub"
 manage_publication = false
 column_lists = false
 purge_on_repair = true
+failover_slot = false
 status_interval = "5s"
 silence_limit = "2m"
 heartbeat_interval = "1m"
@@ -129,6 +130,7 @@ fn every_key_has_its_effect() {
     assert_eq!(config.source.connect, crate::postgres::ConnectSettings::parse(password, |_| None).unwrap());
     assert_eq!((config.source.slot.as_str(), config.source.publication.as_str()), ("1shop_2", "Shop Pub"));
     assert!(!config.source.manage_publication && config.source.purge_on_repair);
+    assert!(!config.source.failover_slot);
     assert_eq!(config.source.status_interval, Duration::from_secs(5));
     assert_eq!(config.source.silence_limit, Duration::from_secs(120));
     assert_eq!(config.source.heartbeat_interval, Duration::from_secs(60));
@@ -172,7 +174,7 @@ fn every_key_has_its_effect() {
 fn a_short_config_is_enough() {
     let config = parse("anabranch.toml", "[sink.s]\nkind = \"null\"\n", &environment).unwrap();
     assert_eq!(config.source.slot, "anabranch");
-    assert!(config.source.manage_publication);
+    assert!(config.source.manage_publication && config.source.failover_slot);
     assert_eq!(config.plugins.dir, Path::new("./plugins"));
     assert!(config.plugins.cache_dir.starts_with("/home/ada"));
     assert_eq!(config.backfill.chunk_size, 5000);

@@ -62,6 +62,11 @@ const PINNED: &str = "-c DateStyle=ISO -c IntervalStyle=iso_8601 -c TimeZone=UTC
     -c default_transaction_isolation=read\\ committed -c default_transaction_read_only=off \
     -c statement_timeout=0 -c lock_timeout=0 -c idle_in_transaction_session_timeout=0 -c idle_session_timeout=0";
 
+/// What a server of this version knows beside: an older one would refuse the connection over it.
+fn later_settings(version: u32) -> Option<&'static str> {
+    (version >= 17).then_some("set transaction_timeout = 0")
+}
+
 /// The `options` of the start-up message: the user's first, so that the pinned ones win.
 pub(super) fn pinned_options(settings: &ConnectSettings) -> String {
     settings.options.as_ref().map_or_else(|| PINNED.to_owned(), |options| format!("{options} {PINNED}"))
@@ -232,7 +237,11 @@ impl ConnectSettings {
 
     async fn wire_host(&self, host: &Host, purpose: Purpose, replication: bool) -> Result<Wire, Error> {
         let transport = transport::open(self, host).await?;
-        let wire = Wire::start(transport, self, &self.application_name(purpose), replication).await?;
+        let mut wire = Wire::start(transport, self, &self.application_name(purpose), replication).await?;
+        let version = wire.parameters.get("server_version").map_or(0, |text| major_version(text));
+        if let Some(sql) = later_settings(version) {
+            wire.query(sql).await?;
+        }
         self.check_target(wire.parameters.get("in_hot_standby").map(String::as_str), host)?;
         Ok(wire)
     }
@@ -262,6 +271,9 @@ impl ConnectSettings {
         let (say_ended, ended) = watch::channel(None);
         let (notify, notifications) = mpsc::unbounded_channel();
         let driver = Driver(tokio::spawn(drive(connection, notify, say_ended)));
+        if let Some(sql) = later_settings(version) {
+            inner.batch_execute(sql).await?;
+        }
         Ok(Client { inner, driver, ended, notifications, version })
     }
 

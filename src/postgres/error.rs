@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::model::Lsn;
+
 /// Which kind of trouble, for code that decides what to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
@@ -34,6 +36,8 @@ pub enum ErrorKind {
     SlotLost,
     /// There is no such slot.
     SlotMissing,
+    /// The server cannot put a row into one message: its text is larger than the server's memory manager allows.
+    TooLarge,
     /// A right is missing.
     Denied,
     /// A statement was cancelled or ran into a timeout.
@@ -52,11 +56,13 @@ pub struct Error {
     kind: ErrorKind,
     sqlstate: Option<String>,
     message: String,
+    /// The change that the server was at, where it says so.
+    at: Option<Lsn>,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, sqlstate: None, message: message.into() }
+        Self { kind, sqlstate: None, message: message.into(), at: None }
     }
 
     pub(crate) fn settings(message: impl Into<String>) -> Self {
@@ -89,12 +95,18 @@ impl Error {
             Some(hint) => format!("Postgres says: {message} (SQLSTATE {sqlstate}; hint: {hint})"),
             None => format!("Postgres says: {message} (SQLSTATE {sqlstate})"),
         };
-        Self { kind: kind_of(sqlstate), sqlstate: Some(sqlstate.to_owned()), message: text }
+        let kind = match pooler {
+            // Otherwise a broken protocol, which may be better the next time.
+            Some(_) => ErrorKind::Settings,
+            None if is_too_large(sqlstate, message) => ErrorKind::TooLarge,
+            None => kind_of(sqlstate),
+        };
+        Self { kind, sqlstate: Some(sqlstate.to_owned()), message: text, at: None }
     }
 
     /// The body of an ErrorResponse message.
     pub(crate) fn from_fields(mut body: &[u8]) -> Self {
-        let (mut code, mut message, mut hint) = (String::new(), String::new(), None);
+        let (mut code, mut message, mut hint, mut at) = (String::new(), String::new(), None, None);
         while let Some((&field, rest)) = body.split_first().filter(|(field, _)| **field != 0) {
             let end = memchr::memchr(0, rest).unwrap_or(rest.len());
             let text = String::from_utf8_lossy(&rest[..end]).into_owned();
@@ -102,11 +114,13 @@ impl Error {
                 b'C' => code = text,
                 b'M' => message = text,
                 b'H' => hint = Some(text),
+                // Nothing else is taken of it: it may quote values.
+                b'W' => at = associated_lsn(&text),
                 _ => {}
             }
             body = rest.get(end + 1..).unwrap_or_default();
         }
-        Self::server(&code, &message, hint.as_deref())
+        Self { at, ..Self::server(&code, &message, hint.as_deref()) }
     }
 
     /// The same error with what was being done put before it.
@@ -131,6 +145,12 @@ impl Error {
     #[must_use]
     pub fn sqlstate(&self) -> Option<&str> {
         self.sqlstate.as_deref()
+    }
+
+    /// The change that the server was at, where it says so.
+    #[must_use]
+    pub fn at(&self) -> Option<Lsn> {
+        self.at
     }
 
     /// Whether a lock was waited for in vain: a smaller statement would do no better.
@@ -160,11 +180,29 @@ impl Error {
             | ErrorKind::Protocol
             | ErrorKind::SlotLost
             | ErrorKind::SlotMissing
+            | ErrorKind::TooLarge
             | ErrorKind::Denied
             | ErrorKind::Table
             | ErrorKind::KeyChanged => false,
         }
     }
+}
+
+/// Postgres's own limit of 1 GiB for one piece of memory, in the words of `palloc` and of string buffers (the second
+/// says `out of memory` up to 16).
+fn is_too_large(sqlstate: &str, message: &str) -> bool {
+    match sqlstate {
+        "XX000" => message.starts_with("invalid memory alloc request size"),
+        "54000" => message.starts_with("out of memory") || message.contains("string buffer"),
+        _ => false,
+    }
+}
+
+/// The context of logical decoding ends with `associated LSN 0/1A2B3C4`, in all of the server's languages but
+/// the words around the number.
+fn associated_lsn(context: &str) -> Option<Lsn> {
+    let words = context.split(|c: char| c.is_whitespace() || c == ',');
+    words.filter(|word| word.contains('/')).filter_map(|word| word.parse().ok()).next_back()
 }
 
 /// Source: Postgres documentation, "PostgreSQL Error Codes".
@@ -214,5 +252,47 @@ impl From<tokio_postgres::Error> for Error {
 impl From<std::io::Error> for Error {
     fn from(error: std::io::Error) -> Self {
         Self::closed(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(code: &str, message: &str, context: &str) -> Vec<u8> {
+        format!("SERROR\0C{code}\0M{message}\0W{context}\0\0").into_bytes()
+    }
+
+    /// In the words of PgBouncer 1.18.
+    #[test]
+    fn c065_a_pooler_that_refuses_the_sessions_settings_is_no_passing_trouble() {
+        let error = Error::from_fields(&fields("08P01", "unsupported startup parameter: options", ""));
+        assert_eq!((error.kind(), error.is_retryable()), (ErrorKind::Settings, false), "{error}");
+        assert!(error.to_string().contains("use the server's own host and port"), "{error}");
+    }
+
+    #[test]
+    fn c017_a_row_that_the_server_cannot_send_is_told_with_its_place() {
+        let context =
+            "slot \"shop\", output plugin \"pgoutput\", in the change callback, associated LSN 16/B374D848";
+        for (code, message) in [
+            ("XX000", "invalid memory alloc request size 1258291203"),
+            ("54000", "out of memory"),
+            ("54000", "string buffer exceeds maximum allowed length (1073741823 bytes)"),
+        ] {
+            let error = Error::from_fields(&fields(code, message, context));
+            assert_eq!(
+                (error.kind(), error.at()),
+                (ErrorKind::TooLarge, Some(Lsn(0x16_B374_D848))),
+                "{error}"
+            );
+            assert!(!error.is_retryable() && !error.to_string().contains("callback"), "{error}");
+        }
+        for (code, message) in
+            [("53200", "out of memory"), ("XX000", "unexpected table_oid"), ("54000", "too many")]
+        {
+            let error = Error::from_fields(&fields(code, message, "while scanning block 3"));
+            assert_eq!((error.kind() == ErrorKind::TooLarge, error.at()), (false, None), "{error}");
+        }
     }
 }

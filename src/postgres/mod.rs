@@ -43,7 +43,8 @@ pub use settings::{
     Address, ChannelBinding, ConnectSettings, Host, Keepalives, Roots, TargetSession, TlsMode,
 };
 pub use slot::{
-    Blocker, SlotState, SlotWal, blockers, check_slot_name, create_slot, drop_slot, find_slot, slot_wal,
+    Blocker, SlotState, SlotWal, blockers, check_slot_name, create_slot, drop_slot, find_slot, slot_user,
+    slot_wal,
 };
 pub use snapshot::{ChunkRead, ChunkRequest, Reread, SnapshotReader};
 pub use status::StatusHandle;

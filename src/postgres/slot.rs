@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     connect::Client,
     error::{Error, ErrorKind},
+    leader::Holder,
     settings::ConnectSettings,
     stream::CreatedSlot,
 };
@@ -30,6 +31,8 @@ pub struct SlotState {
     pub confirmed: Option<Lsn>,
     /// Why it cannot be streamed from any more.
     pub lost: Option<String>,
+    /// Whether standbys keep a copy of it; None before Postgres 17.
+    pub failover: Option<bool>,
 }
 
 /// A slot and the WAL that the server keeps for it.
@@ -58,6 +61,12 @@ impl SlotWal {
     #[must_use]
     pub fn status_word(&self) -> &str {
         self.status.as_deref().unwrap_or("unknown")
+    }
+
+    /// Whether the server has given it up, for whatever reason.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.status.as_deref() == Some("lost")
     }
 
     /// Whether half of what the server may keep is used, or the slot is in danger already.
@@ -139,6 +148,7 @@ pub async fn find_slot(client: &Client, name: &str) -> Result<Option<SlotState>,
             .and_then(|pid| pid.try_into().ok()),
         confirmed: text("confirmed_flush_lsn").and_then(|text| text.parse().ok()),
         lost,
+        failover: slot.get("failover").and_then(serde_json::Value::as_bool),
     }))
 }
 
@@ -149,6 +159,25 @@ pub async fn find_slot(client: &Client, name: &str) -> Result<Option<SlotState>,
 pub async fn drop_slot(client: &Client, name: &str) -> Result<bool, Error> {
     let sql = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1";
     Ok(client.execute(sql, &[&name]).await? > 0)
+}
+
+/// Who streams from the slot now, whoever it is.
+///
+/// # Errors
+/// What the server reports.
+pub async fn slot_user(client: &Client, name: &str) -> Result<Option<Holder>, Error> {
+    let sql = "select s.active_pid, nullif(a.application_name, ''), host(a.client_addr),
+          greatest(extract(epoch from clock_timestamp() - a.backend_start)::bigint, 0)
+        from pg_replication_slots s left join pg_stat_activity a on a.pid = s.active_pid
+        where s.slot_name = $1 and s.active_pid is not null";
+    let Some(row) = client.query_opt(sql, &[&name]).await? else { return Ok(None) };
+    let age: Option<i64> = row.try_get(3)?;
+    Ok(Some(Holder {
+        pid: row.try_get(0)?,
+        application_name: row.try_get(1)?,
+        client_address: row.try_get(2)?,
+        age: age.and_then(|age| u64::try_from(age).ok()).map(Duration::from_secs),
+    }))
 }
 
 /// Who a slot's creation waits for.

@@ -128,6 +128,41 @@ impl ReplicationClient {
         })
     }
 
+    /// Where timelines before this one ended, the latest last (`TIMELINE_HISTORY`); none for the first.
+    ///
+    /// # Errors
+    /// A lost connection, an answer that makes no sense, or a file that is not there any more.
+    pub async fn timeline_ends(&mut self, timeline: i32) -> Result<Vec<(i32, Lsn)>, Error> {
+        if timeline <= 1 {
+            return Ok(Vec::new());
+        }
+        let row = self.wire.query_row(&format!("TIMELINE_HISTORY {timeline}")).await?;
+        parse_history(column(&row, 1, "TIMELINE_HISTORY")?)
+    }
+
+    /// Whether a standby is to keep a copy of the slot, which nobody may have now; from Postgres 17 on.
+    ///
+    /// # Errors
+    /// As [`drop_slot`](Self::drop_slot).
+    pub async fn set_failover(&mut self, name: &str, failover: bool) -> Result<(), Error> {
+        let sql = format!("ALTER_REPLICATION_SLOT {} (FAILOVER {failover})", quote::identifier(name));
+        self.wire.query(&sql).await.map(drop).map_err(|error| slot_error(error, name))
+    }
+
+    /// Where the slot stands, by this very session; none where there is no such slot, or it is not finished.
+    ///
+    /// # Errors
+    /// A lost connection, or an answer that makes no sense.
+    pub async fn slot_position(&mut self, name: &str) -> Result<Option<Lsn>, Error> {
+        let sql = format!(
+            "select confirmed_flush_lsn::text from pg_catalog.pg_replication_slots where slot_name = {}",
+            quote::literal(name)
+        );
+        let rows = self.wire.query(&sql).await?;
+        let position = rows.into_iter().flatten().next().and_then(|row| row.into_iter().next().flatten());
+        position.map(|text| parse_lsn(&text)).transpose()
+    }
+
     /// Creates a logical slot for pgoutput; waits until every transaction that now writes has ended.
     /// `slot::create` does this with a watch over what it waits for.
     pub(super) async fn create_slot(&mut self, name: &str, failover: bool) -> Result<CreatedSlot, Error> {
@@ -223,15 +258,34 @@ fn parse_lsn(text: &str) -> Result<Lsn, Error> {
     text.parse().map_err(|error| Error::protocol(format!("{error}")))
 }
 
+/// Lines of a timeline, where it ended, and why; comments and empty lines.
+fn parse_history(text: &str) -> Result<Vec<(i32, Lsn)>, Error> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let mut words = line.split_whitespace();
+            let timeline = words.next().and_then(|word| word.parse().ok());
+            let end = words.next().and_then(|word| word.parse().ok());
+            timeline.zip(end).ok_or_else(|| Error::protocol("the history of the timeline cannot be read"))
+        })
+        .collect()
+}
+
 /// The state of a slot is told by SQLSTATE 55000 and 42704, which other things share: only here they mean it.
 fn slot_error(error: Error, name: &str) -> Error {
     let kind = match error.sqlstate() {
         Some("55006") => ErrorKind::SlotInUse,
-        Some("55000") => ErrorKind::SlotLost,
+        // Others of this state are about a server that is not set up, or a slot of somebody else.
+        Some("55000") if says_lost(&error.to_string()) => ErrorKind::SlotLost,
         Some("42704") if error.to_string().contains("slot") => ErrorKind::SlotMissing,
         _ => error.kind(),
     };
     error.with_kind(kind).context(format!("replication slot `{name}`"))
+}
+
+/// In the words of Postgres 14 to 18.
+fn says_lost(message: &str) -> bool {
+    message.contains("can no longer") || message.contains("cannot read from logical replication slot")
 }
 
 /// The stream of a slot.
@@ -348,5 +402,27 @@ impl ReplicationStream {
                 "the server did not end the stream in time; the slot may stay in use for a while",
             ))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_history_of_timelines_is_read() {
+        let text = "1\t0/3000148\tno recovery target specified\n\n# by hand\n2\t1/A0\tbefore 2024-01-31\n";
+        assert_eq!(parse_history(text), Ok(vec![(1, Lsn(0x300_0148)), (2, Lsn(0x1_0000_00A0))]));
+        assert!(parse_history("1").is_err());
+    }
+
+    #[test]
+    fn c058_a_slot_that_is_given_up_is_told_from_one_that_cannot_be_used() {
+        let kind = |message: &str| slot_error(Error::server("55000", message, None), "shop").kind();
+        assert_eq!(kind("can no longer get changes from replication slot \"shop\""), ErrorKind::SlotLost);
+        assert_eq!(kind("cannot read from logical replication slot \"shop\""), ErrorKind::SlotLost);
+        assert_eq!(kind("can no longer access replication slot \"shop\""), ErrorKind::SlotLost);
+        assert_ne!(kind("logical decoding requires wal_level >= logical"), ErrorKind::SlotLost);
+        assert_ne!(kind("replication slot \"shop\" was not created in this database"), ErrorKind::SlotLost);
     }
 }

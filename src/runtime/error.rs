@@ -6,7 +6,7 @@ use crate::{
     config::ConfigError,
     model::EntityName,
     pgoutput::{AssembleError, DecodeError, FrameError},
-    postgres,
+    postgres::{self, ErrorKind},
     state::StateError,
 };
 
@@ -65,6 +65,62 @@ pub enum TermError {
         /// `[source] silence_limit`.
         limit: Duration,
     },
+    /// A session says nothing.
+    #[error("Postgres did not answer within {} s when it was asked for {what}: the link is dead", .limit.as_secs())]
+    NoAnswer {
+        /// What it was asked for.
+        what: &'static str,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// A connection leads to another server than the others of the term.
+    #[error(
+        "a connection led to another server than the term began on ({before} before, {now} now): a failover is under \
+         way, or several servers answer at one address; a new term looks again"
+    )]
+    Moved {
+        /// System identifier and timeline.
+        before: String,
+        /// System identifier and timeline.
+        now: String,
+    },
+    /// The server has an earlier timeline than was read before.
+    #[error(
+        "the server is on timeline {now}, and timeline {before} of the same cluster was read before: a former primary \
+         still runs and answers here, or a backup was restored; end the former primary, or, to go on with what is \
+         there, start this host again"
+    )]
+    FormerPrimary {
+        /// The server's timeline.
+        now: i32,
+        /// The one that was read.
+        before: i32,
+    },
+    /// The slot is not the one that the term began with.
+    #[error(
+        "the slot {slot} was taken away, moved or made anew as the stream was to begin: a new term looks again"
+    )]
+    AnotherSlot {
+        /// The slot.
+        slot: String,
+    },
+    /// The server comes to a change that it can never send.
+    #[error(
+        "THE STREAM IS STUCK at {}: the server cannot put the change there into a message, for the row{} is too large \
+         for it ({source}); nothing behind it can be streamed, and trying again does not help. Make the value smaller \
+         in the table (less than half a gigabyte of bytea, than a gigabyte of text), then run `anabranch suspend` and \
+         `anabranch resume`: the slot is made anew behind it, and every mapped table is backfilled again",
+        .at.map_or_else(|| "an unknown position".to_owned(), |at| at.to_string()),
+        .entity.as_ref().map_or_else(String::new, |entity| format!(" (of {entity}, the table that the stream described last)"))
+    )]
+    Stuck {
+        /// The change.
+        at: Option<crate::model::Lsn>,
+        /// The table that was described last, which most likely is the row's.
+        entity: Option<EntityName>,
+        /// The server's words.
+        source: Box<postgres::Error>,
+    },
     /// A stored value cannot be read.
     #[error("the stored state of {what} cannot be read: {problem}; was it changed by hand?")]
     Stored {
@@ -94,29 +150,51 @@ pub enum TermError {
 }
 
 impl TermError {
-    /// Whether the walsender has come to changes that it cannot decode: they were written while the publication did
-    /// not exist (SQLSTATE 42704), and reading them again does not help.
-    pub(super) fn is_undecodable(&self, publication: &str) -> bool {
-        let Self::Postgres(error) = self else { return false };
-        error.sqlstate() == Some("42704") && error.to_string().contains(&format!("\"{publication}\""))
+    /// Why reading the slot again does not help, and the next term has to give it up: the walsender has come to changes
+    /// that were written while the publication did not exist (SQLSTATE 42704), or the server has given it up itself.
+    pub(super) fn gives_up(&self, publication: &str) -> Option<String> {
+        let Self::Postgres(error) = self else { return None };
+        if error.kind() == ErrorKind::SlotLost {
+            return Some(error.to_string());
+        }
+        let named = error.to_string().contains(&format!("\"{publication}\""));
+        (error.sqlstate() == Some("42704") && named).then(|| {
+            format!(
+                "the slot has changes from when the publication {publication} did not exist, which nobody can decode"
+            )
+        })
+    }
+
+    /// Whether only somebody can help who changes what is in the way.
+    pub(super) fn is_stuck(&self) -> bool {
+        matches!(self, Self::Stuck { .. })
     }
 
     /// Whether trying again by itself may help, without anybody mending anything.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Postgres(error) => error.is_retryable(),
+            // The next term makes a new slot.
+            Self::Postgres(error) => {
+                error.is_retryable() || matches!(error.kind(), ErrorKind::SlotLost | ErrorKind::SlotMissing)
+            }
             Self::State(error) => matches!(error, StateError::Query { .. }),
             Self::Suspension(error) => error.is_passing(),
             Self::LeadershipLost { .. }
             | Self::Silent { .. }
+            | Self::NoAnswer { .. }
+            | Self::Moved { .. }
+            | Self::AnotherSlot { .. }
             | Self::Recreated { .. }
             | Self::HalfMade { .. }
             | Self::Unpublished { .. } => true,
             Self::Frame(_) | Self::Decode(_) | Self::Assemble(_) | Self::Spool(_) => true,
-            Self::Config(_) | Self::Preflight { .. } | Self::NothingToRun { .. } | Self::Stored { .. } => {
-                false
-            }
+            Self::Config(_)
+            | Self::Preflight { .. }
+            | Self::NothingToRun { .. }
+            | Self::Stored { .. }
+            | Self::FormerPrimary { .. }
+            | Self::Stuck { .. } => false,
         }
     }
 }
@@ -163,5 +241,41 @@ impl RunError {
     #[must_use]
     pub fn is_config(&self) -> bool {
         matches!(self, Self::Sink { .. } | Self::Term(TermError::Config(_)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{model::Lsn, postgres::Error};
+
+    #[test]
+    fn c058_a_slot_of_no_use_is_given_up_and_nobody_has_to_mend_it() {
+        let lost = TermError::from(
+            Error::server("55000", "can no longer access it", None).with_kind(ErrorKind::SlotLost),
+        );
+        assert!(lost.is_transient() && lost.gives_up("shop").is_some());
+        let missing = TermError::from(
+            Error::server("42704", "it is not there", None).with_kind(ErrorKind::SlotMissing),
+        );
+        assert!(missing.is_transient() && missing.gives_up("shop").is_none());
+        let undecodable =
+            TermError::from(Error::server("42704", "publication \"shop\" does not exist", None));
+        assert!(undecodable.gives_up("shop").is_some() && undecodable.gives_up("sho").is_none());
+        let other =
+            TermError::from(Error::server("55000", "logical decoding requires wal_level >= logical", None));
+        assert!(!other.is_transient() && other.gives_up("shop").is_none());
+    }
+
+    #[test]
+    fn c017_the_stuck_state_says_where_what_and_what_to_do() {
+        let source = Error::server("XX000", "invalid memory alloc request size 1200000003", None);
+        let entity = Some(EntityName::new("public", "files"));
+        let stuck = TermError::Stuck { at: Some(Lsn(0x1_0000_00A0)), entity, source: Box::new(source) };
+        let text = stuck.to_string();
+        assert!(stuck.is_stuck() && !stuck.is_transient());
+        for part in ["STUCK at 1/A0:", "public.files", "size 1200000003", "`anabranch suspend`"] {
+            assert!(text.contains(part), "{part} in {text}");
+        }
     }
 }

@@ -32,6 +32,8 @@ pub(super) enum Role {
     Suspended,
     /// A term has ended, and the next one does not lead yet.
     BetweenTerms,
+    /// The same, and the next one will come no further: somebody has to change what is in the way.
+    Stuck,
     /// It was told to stop.
     Stopping,
 }
@@ -44,6 +46,7 @@ impl Role {
             Self::Leading => "leading",
             Self::Suspended => "suspended",
             Self::BetweenTerms => "between terms",
+            Self::Stuck => "stuck",
             Self::Stopping => "stopping",
         }
     }
@@ -88,6 +91,8 @@ pub(super) struct State {
     pub(super) error: Option<(String, Duration)>,
     /// When the next term begins.
     pub(super) next: Option<Duration>,
+    /// What it waits for before it can stream.
+    pub(super) waits: Option<String>,
     /// What the pump saw.
     pub(super) survey: Option<Arc<Survey>>,
     /// The slot as the server showed it, and when.
@@ -106,6 +111,7 @@ impl Default for State {
             term: None,
             error: None,
             next: None,
+            waits: None,
             survey: None,
             slot: None,
         }
@@ -138,6 +144,7 @@ impl State {
     }
 
     pub(super) fn stands_by(&mut self, now: Duration) {
+        self.slot = None;
         self.enter(Role::Standby, now);
     }
 
@@ -152,12 +159,17 @@ impl State {
 
     /// A term ended: with an error, and the next one begins after a pause; or in good order.
     pub(super) fn term_ended(&mut self, error: Option<(String, Duration)>, now: Duration) {
-        (self.leads, self.survey, self.slot) = (false, None, None);
+        (self.leads, self.survey, self.waits) = (false, None, None);
         self.pumps(false, now);
         self.enter(Role::BetweenTerms, now);
         if let Some((error, pause)) = error {
             (self.error, self.next) = (Some((one_line(&error), now)), Some(now + pause));
         }
+    }
+
+    /// The term that ended came to what no other will get past.
+    pub(super) fn is_stuck(&mut self, now: Duration) {
+        self.enter(Role::Stuck, now);
     }
 
     pub(super) fn stops(&mut self, now: Duration) {
@@ -189,11 +201,14 @@ impl State {
         self.live(now)?;
         match self.role {
             Role::Leading if self.pumping => Ok("leads and streams"),
-            Role::Leading => Err("leads, and does not stream yet".to_owned()),
+            Role::Leading => Err(match &self.waits {
+                Some(waits) => format!("leads, and does not stream yet: {waits}"),
+                None => "leads, and does not stream yet".to_owned(),
+            }),
             Role::Standby => Ok("stands by: another host leads"),
             Role::Suspended => Ok("suspended: nobody streams until `anabranch resume`"),
             Role::Stopping => Err("stopping".to_owned()),
-            Role::Starting | Role::BetweenTerms => Err(self.why_idle(now)),
+            Role::Starting | Role::BetweenTerms | Role::Stuck => Err(self.why_idle(now)),
         }
     }
 
@@ -222,10 +237,20 @@ impl State {
             let bad = survey.mappings.iter().filter(|mapping| mapping.state != MappingState::Running);
             reasons
                 .extend(bad.map(|mapping| format!("mapping {} is {}", mapping.name, mapping.state.as_str())));
+            if survey.silence > survey.silence_limit / 2 {
+                reasons.push(format!(
+                    "Postgres has sent nothing for {} s, although it was asked for a sign of life",
+                    survey.silence.as_secs()
+                ));
+            }
             let failing = survey.runs.iter().filter(|run| run.attempts > 0);
             reasons.extend(failing.map(|run| format!("a backfill of {} fails", run.entity)));
         }
         if let Some((slot, _)) = &self.slot
+            && slot.is_lost()
+        {
+            reasons.push("the slot is lost: the server has given it up".to_owned());
+        } else if let Some((slot, _)) = &self.slot
             && slot.past_half()
         {
             reasons.push(format!(

@@ -12,19 +12,20 @@ use crate::{
     config::Config,
     model::EntityName,
     postgres::{
-        Client, ConnectSettings, PublicationPlan, Purpose, SlotWal, find_publication, pending_change,
-        published_tables, slot_wal,
+        Client, ConnectSettings, PublicationPlan, Purpose, find_publication, pending_change, published_tables,
     },
 };
 
 use super::{
+    answer::answered,
     error::TermError,
-    health::Health,
     plan::{self, TableState, Tables, WantedMapping},
 };
 
 /// How often the catalogue is looked at.
 const INTERVAL: Duration = Duration::from_secs(10);
+/// How long a look may take: the catalogue may be large.
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The pump's end.
 #[derive(Debug)]
@@ -43,18 +44,10 @@ impl Lookout {
         wanted: Vec<WantedMapping>,
         tables: Tables,
         publication: Option<u32>,
-        slot: SlotWatch,
     ) -> Self {
         let (tell, news) = mpsc::unbounded_channel();
-        let watch = Watch {
-            settings: settings.clone(),
-            config,
-            wanted,
-            tables,
-            publication,
-            told: BTreeMap::new(),
-            slot,
-        };
+        let watch =
+            Watch { settings: settings.clone(), config, wanted, tables, publication, told: BTreeMap::new() };
         let mut task = JoinSet::new();
         task.spawn(watch.serve(tell));
         Self { news, _task: task }
@@ -70,19 +63,14 @@ struct Watch {
     publication: Option<u32>,
     /// Problems of tables that run, as they were last told.
     told: BTreeMap<EntityName, String>,
-    slot: SlotWatch,
 }
 
 impl Watch {
     async fn serve(mut self, tell: mpsc::UnboundedSender<String>) {
         let mut client = None;
         loop {
-            if let Err(error) = self.look_at_slot(&mut client).await {
-                debug!(%error, "the slot could not be looked at");
-                client = None;
-            }
             tokio::time::sleep(INTERVAL).await;
-            match self.look(&mut client).await {
+            match answered("the catalogue", LIMIT, self.look(&mut client)).await {
                 Ok(Some(news)) => {
                     // The term ends on the first.
                     let _ = tell.send(news);
@@ -102,13 +90,6 @@ impl Watch {
             Some(client) => client,
             None => client.insert(self.settings.connect(Purpose::Control).await?),
         })
-    }
-
-    async fn look_at_slot(&mut self, client: &mut Option<Client>) -> Result<(), TermError> {
-        let client = self.connected(client).await?;
-        let wal = slot_wal(client, &self.slot.name).await?;
-        self.slot.note(wal);
-        Ok(())
     }
 
     async fn look(&mut self, client: &mut Option<Client>) -> Result<Option<String>, TermError> {
@@ -181,48 +162,6 @@ impl Watch {
     }
 }
 
-/// What the server keeps for the slot: told to the health, and to the log when it gets much.
-#[derive(Debug)]
-pub(super) struct SlotWatch {
-    name: String,
-    health: Arc<Health>,
-    warned: bool,
-}
-
-impl SlotWatch {
-    pub(super) fn new(name: String, health: Arc<Health>) -> Self {
-        Self { name, health, warned: false }
-    }
-
-    pub(super) fn note(&mut self, wal: Option<SlotWal>) {
-        if let Some(wal) = wal.as_ref().filter(|wal| self.is_news(wal)) {
-            let (retained, remaining) = (wal.retained, wal.remaining);
-            warn!(
-                slot = self.name,
-                retained,
-                remaining,
-                limit = wal.limit,
-                wal_status = wal.status_word(),
-                "the slot keeps half of the WAL that the server allows, or more (max_slot_wal_keep_size): beyond the \
-                 limit it is lost, and everything is backfilled again; `anabranch status` shows which mapping has \
-                 accepted least",
-            );
-        }
-        self.health.note(|state, now| state.slot = wal.map(|wal| (wal, now)));
-    }
-
-    /// Whether more than half is kept now; told again only after it was much less.
-    fn is_news(&mut self, wal: &SlotWal) -> bool {
-        let news = wal.past_half() && !self.warned;
-        if wal.past_half() {
-            self.warned = true;
-        } else if wal.limit.is_none_or(|limit| wal.retained < limit / 4) {
-            self.warned = false;
-        }
-        news
-    }
-}
-
 /// Whether a table changed in a way that needs a new term.
 fn news(entity: &EntityName, before: &TableState, now: &TableState) -> Option<String> {
     if before.problem.is_some() && now.problem.is_none() {
@@ -239,20 +178,6 @@ mod tests {
 
     fn table(oid: u32, problem: Option<&str>) -> TableState {
         TableState { oid, problem: problem.map(str::to_owned), ..TableState::default() }
-    }
-
-    #[test]
-    fn c100_half_of_the_limit_is_told_once() {
-        let mut watch = SlotWatch::new("s".to_owned(), Arc::new(Health::new()));
-        let told = [10, 50, 60, 40, 55, 20, 70, 90].map(|retained| {
-            watch.is_news(&SlotWal {
-                retained,
-                limit: Some(100),
-                status: Some("reserved".to_owned()),
-                ..SlotWal::default()
-            })
-        });
-        assert_eq!(told, [false, true, false, false, false, false, true, false]);
     }
 
     #[test]

@@ -7,12 +7,14 @@
 //! - how a process comes up and goes down → `supervisor`, `shutdown`
 //! - which threads what runs on → `background`
 //! - one leadership from lock to release → `term`, with `source` and `plan`; none, while it is suspended → `suspended`
+//! - whether the source is still the one that was read → `history`; a slot that somebody has → `held`; what is kept for it → `slot_watch`; links that are dead → `answer`
 //! - the loop over the stream → `pump`, `intake`; what is streamed before its commit → `spool`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
 //! - what operators ask for → `requests`, `asked`; tables that change behind the stream's back → `lookout`
 //! - what it tells of itself → `health`, `metrics` with `gauges` and `tally`, `survey`; over HTTP → `http`; logs and
 //!   traces → `telemetry`
 //! - what is written down → `scribe`; with the documents → `token`, `delivery`, taken up again by `recover`
 
+mod answer;
 mod asked;
 mod background;
 mod blame;
@@ -21,6 +23,8 @@ mod delivery;
 mod error;
 mod gauges;
 mod health;
+mod held;
+mod history;
 mod http;
 mod intake;
 mod lane;
@@ -37,6 +41,7 @@ mod requests;
 mod reread;
 mod scribe;
 mod shutdown;
+mod slot_watch;
 mod source;
 mod spool;
 mod supervisor;

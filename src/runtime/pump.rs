@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::{
-    backfill::{Attempt, Machine},
+    backfill::{Attempt, Command, Machine},
     model::{ChangeBatch, Lsn},
     pipeline::{LaneId, Ledger, Subscriptions},
     postgres::ReplicationStream,
@@ -162,7 +162,7 @@ impl Pump {
         ticker.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let may_read = self.may_read();
-            if !may_read {
+            if !may_read || connection.replays() {
                 connection.reading_since = Instant::now();
             }
             tokio::select! {
@@ -375,6 +375,7 @@ impl Pump {
             }
             ScribeEvent::Saved(position) => {
                 self.secured = self.secured.max(position);
+                self.observer.memory.saved(position);
                 Ok(())
             }
             ScribeEvent::Failed(error) => Err(error),
@@ -444,9 +445,13 @@ impl Pump {
 
     // --- backfill -------------------------------------------------------------------------------------
 
-    pub(super) fn carry_out(&mut self, commands: Vec<crate::backfill::Command<Arc<ChangeBatch>>>) {
+    pub(super) fn carry_out(&mut self, commands: Vec<Command<Arc<ChangeBatch>>>) {
         let mut commands = std::collections::VecDeque::from(commands);
         while let Some(command) = commands.pop_front() {
+            if matches!(command, Command::Emit(_)) {
+                // Its rows are not younger than its high watermark, up to which everything was handed out.
+                self.observer.memory.delivered(self.ledger.processed());
+            }
             let more = self.branch.carry_out(
                 command,
                 &mut self.machine,

@@ -109,6 +109,15 @@ pub(super) async fn take_up(
         let ours = found.as_ref().filter(|token| token.history.system == plan.token.history.system);
         let seen = ours.map_or(0, |token| token.leadership);
         latest = latest.max(seen);
+        if let Some(token) = found.as_ref().filter(|token| token.history.system != plan.token.history.system)
+        {
+            of_another_source(plan, token, source);
+            store.save_mapping(state, &plan.stored).await?;
+        }
+        if let Some(token) = found.as_ref().filter(|token| !plan.rebuilt && is_from_later(token, source)) {
+            go_back(plan, token, source);
+            store.save_mapping(state, &plan.stored).await?;
+        }
         let follows = follow(plan, found.as_ref(), source);
         plan.token.leadership = plan.token.leadership.max(seen);
         if !follows {
@@ -140,6 +149,48 @@ async fn ask(outlet: &Outlet, plan: &Planned) -> Result<(Option<Token>, bool), F
 /// Whether anything that is not streamed again should be in the sink.
 fn had_documents(plan: &Planned) -> bool {
     plan.stored.built > 0 || plan.run.as_ref().is_some_and(|run| run.rows > 0)
+}
+
+/// Whether a sink has what the source does not have any more: it was restored from a backup.
+fn is_from_later(token: &Token, source: &Source) -> bool {
+    let Source { installation, system, .. } = source;
+    let history = History { system: system.system_identifier.clone(), timeline: system.timeline };
+    // A token may be of the very term that begins now, where a host has crashed between the two.
+    let ours = token.history.system == history.system && token.leadership > installation.term;
+    ours || (token.history == history && token.position > system.flushed)
+}
+
+/// The destination was filled from another database: what that had and this one does not have stays, unless it is
+/// emptied. Everything of this one is built in any case: its state schema knows nothing, or that it is another cluster.
+fn of_another_source(plan: &mut Planned, token: &Token, source: &Source) {
+    warn!(
+        mapping = plan.stored.name,
+        entity = %plan.stored.entity,
+        sink = plan.mapping.sink,
+        before = token.history.system,
+        now = source.system.system_identifier,
+        purge = source.purge,
+        "THE SOURCE IS ANOTHER ONE: the sink has documents of another database (by its system identifier); where \
+         purge_on_repair is not set, those of rows that this one does not have stay",
+    );
+    plan.stored.purge |= source.purge && plan.rebuilt;
+}
+
+/// The source is as it was at an earlier time: a new generation, built from the first row.
+fn go_back(plan: &mut Planned, token: &Token, source: &Source) {
+    error!(
+        mapping = plan.stored.name,
+        entity = %plan.stored.entity,
+        sink = plan.mapping.sink,
+        position = %token.position,
+        leadership = token.leadership,
+        "THE SOURCE WENT BACK: the sink has documents of changes that it does not have any more (was a backup \
+         restored?); they are built again from the first row",
+    );
+    plan.stored.generation += 1;
+    (plan.rebuilt, plan.run) = (true, None);
+    plan.stored.purge |= source.purge;
+    plan.token = as_stored(&plan.stored, source);
 }
 
 /// The destination is gone: a new generation, built from the first row.

@@ -4,12 +4,15 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     backfill::KeyColumn,
-    model::Relation,
+    model::{EntityName, Relation},
     pgoutput::RawRelation,
     postgres::{Catalog, Client, ResolvedRelation, StreamRelation},
 };
 
-use super::error::TermError;
+use super::{
+    answer::{ANSWER_LIMIT, answered},
+    error::TermError,
+};
 
 /// What a new description of a table changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,11 +29,19 @@ pub(super) struct Relations {
     known: HashMap<u32, ResolvedRelation>,
     /// The keys of tables that the stream has not described yet.
     keys: HashMap<u32, Vec<KeyColumn>>,
+    /// The table that the stream described last.
+    pub(super) last: Option<EntityName>,
 }
 
 impl Relations {
     pub(super) fn new(client: Client, publication: &str) -> Self {
-        Self { client, catalog: Catalog::new(publication), known: HashMap::new(), keys: HashMap::new() }
+        Self {
+            client,
+            catalog: Catalog::new(publication),
+            known: HashMap::new(),
+            keys: HashMap::new(),
+            last: None,
+        }
     }
 
     /// The documents of a table are numbered by this key, as far as the stream has not described it yet.
@@ -48,7 +59,8 @@ impl Relations {
 
     /// Whether the table of a Relation message is there today, under the same name.
     pub(super) async fn is_present(&mut self, raw: &RawRelation) -> Result<bool, TermError> {
-        let tables = self.catalog.tables(&self.client, std::slice::from_ref(&raw.name)).await?;
+        let tables = self.catalog.tables(&self.client, std::slice::from_ref(&raw.name));
+        let tables = answered("what a table is", ANSWER_LIMIT, tables).await?;
         Ok(tables.iter().any(|table| table.oid == raw.oid))
     }
 
@@ -64,7 +76,9 @@ impl Relations {
             replica_identity: raw.replica_identity,
             columns: columns.map(|column| (column.name.clone(), column.type_oid, column.identity)).collect(),
         };
-        let resolved = self.catalog.resolve(&self.client, &described).await?;
+        self.last = Some(raw.name.clone());
+        let resolved = self.catalog.resolve(&self.client, &described);
+        let resolved = answered("what a table is", ANSWER_LIMIT, resolved).await?;
         let relation = Arc::clone(&resolved.relation);
         let change = match (self.known.get(&raw.oid), self.keys.remove(&raw.oid)) {
             (Some(before), _) => (before.relation != relation)

@@ -24,7 +24,10 @@ use crate::{
     state::{CHANNEL, RunStatus, Store, StoredControl, StoredRequest, Target},
 };
 
-use super::error::TermError;
+use super::{
+    answer::{ANSWER_LIMIT, answered},
+    error::TermError,
+};
 
 /// How often the schema is read without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -112,7 +115,7 @@ impl Desk {
         // What was taken and never told: by a host that is no more, or as the connection broke.
         self.store.release_requests(&client).await?;
         loop {
-            self.look(&client).await?;
+            answered("what operators ask for", ANSWER_LIMIT, self.look(&client)).await?;
             if !self.wait(&mut client).await {
                 return Ok(());
             }

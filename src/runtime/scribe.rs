@@ -16,7 +16,10 @@ use crate::{
     state::{MappingStatus, Store, StoredMapping, StoredRequest, StoredRun},
 };
 
-use super::error::TermError;
+use super::{
+    answer::{ANSWER_LIMIT, answered},
+    error::TermError,
+};
 
 /// Something to write, or to ask.
 #[derive(Debug)]
@@ -122,7 +125,7 @@ async fn serve(
 ) {
     while let Some(note) = notes.recv().await {
         let written = tokio::select! {
-            written = write(&store, &client, &installation, note, &events) => written,
+            written = answered("the state schema", ANSWER_LIMIT, write(&store, &client, &installation, note, &events)) => written,
             error = client.ended() => Err(error.into()),
         };
         if let Err(error) = written {

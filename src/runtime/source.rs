@@ -1,8 +1,6 @@
 //! The source, brought to what the config means: state schema, publication, slot, and whether the stream has
 //! a gap.
 
-use std::sync::atomic::Ordering;
-
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -11,12 +9,18 @@ use crate::{
     model::{EntityName, Lsn},
     postgres::{
         Client, ColumnLists, ErrorKind, PublicationPlan, SlotState, SystemIdentity, create_slot, drop_slot,
-        ensure_publication, find_publication, find_slot, published_tables,
+        ensure_publication, find_publication, published_tables,
     },
     state::{Installation, Store, Suspension},
 };
 
-use super::{error::TermError, plan, term::Context};
+use super::{
+    error::TermError,
+    held,
+    history::{Found, gap, is_behind},
+    plan,
+    term::Context,
+};
 
 /// A baseline that is not known yet: the process ended between publishing a table and noting after which
 /// transaction that was.
@@ -32,6 +36,8 @@ pub(super) struct Source {
     pub(super) joined: Lsn,
     /// The stream does not go on from where it was: everything is rebuilt.
     pub(super) repaired: bool,
+    /// The server as it was then: every connection of the term must lead to it.
+    pub(super) system: SystemIdentity,
     /// What such a rebuild does first: it empties the destinations, where their sinks can.
     pub(super) purge: bool,
     /// The checkpoint to save, once what a repair means for the mappings is saved.
@@ -53,17 +59,32 @@ pub(super) async fn prepare(
     let settings = &context.config.source;
     let store = Store::new(settings.slot.as_str());
     store.upgrade(state).await?;
-    let mut replication = context.settings.connect_replication().await?;
-    let system = replication.identify_system().await?;
-    replication.close().await;
+    let Some(slot) = held::free(context, control, shutdown).await? else { return Ok(None) };
     let stored = store.installation(state).await?;
-    let slot = find_slot(control, &settings.slot).await?;
+    let (system, ends) = identify(context, stored.as_ref()).await?;
+    let seen = context.memory.seen();
+    if let Some(before) = is_behind(seen.as_ref(), &system) {
+        return Err(TermError::FormerPrimary { now: system.timeline, before });
+    }
     let publication = published_as(control, settings).await?;
-    let found = Found { slot: slot.as_ref(), system: &system, publication, named: &settings.publication };
-    let gap = stored.as_ref().and_then(|stored| gap(stored, &found)).or_else(|| undecodable(context));
+    let named = settings.publication.as_str();
+    let found = Found { slot: slot.as_ref(), system: &system, publication, named, ends: &ends };
+    let gap = stored
+        .as_ref()
+        .and_then(|stored| gap(stored, seen.as_ref(), &found))
+        .or_else(|| context.given_up.reason());
     let resumed = store.suspension(state).await?.filter(|suspension| !suspension.holds());
-    if let (Some(reason), Some(stored)) = (&gap, &stored) {
-        tell_gap(reason, stored.confirmed, resumed.as_ref().filter(|_| slot.is_none()));
+    match (&gap, &stored) {
+        (Some(reason), Some(stored)) => {
+            let lost = (stored.confirmed, system.flushed);
+            tell_gap(reason, lost, resumed.as_ref().filter(|_| slot.is_none()));
+        }
+        (None, Some(stored)) if stored.timeline != system.timeline => info!(
+            before = stored.timeline,
+            now = system.timeline,
+            "the server was promoted, and has the slot and all that was read: the stream goes on",
+        ),
+        _ => {}
     }
     // As before until the slot is read: or a crash in between would hide the gap.
     let mut installation = match stored {
@@ -97,6 +118,8 @@ pub(super) async fn prepare(
     let published = wal_position(control).await?;
     if fresh && slot.is_some() {
         drop_slot(state, &settings.slot).await?;
+    } else if let Some(slot) = &slot {
+        keep_on_standbys(context, slot).await;
     }
     let confirmed = match slot.filter(|_| !fresh) {
         Some(slot) => slot.confirmed.ok_or_else(|| TermError::HalfMade { slot: settings.slot.clone() })?,
@@ -116,18 +139,60 @@ pub(super) async fn prepare(
     if published_as(control, settings).await? != publication {
         return Err(TermError::Unpublished { publication: settings.publication.clone() });
     }
-    context.undecodable.store(false, Ordering::Release);
+    context.given_up.forget();
     installation.publication.clone_from(&settings.publication);
     installation.publication_oid = publication;
-    (installation.system_identifier, installation.timeline) = (system.system_identifier, system.timeline);
+    installation.system_identifier.clone_from(&system.system_identifier);
+    installation.timeline = system.timeline;
     let joined = confirmed.max(published);
     Ok(Some(Source {
         confirmed,
         joined,
         repaired: gap.is_some(),
+        system,
         purge: settings.purge_on_repair || resumed.is_some_and(|resumed| resumed.purge),
         installation,
     }))
+}
+
+/// Who the server is; where it is on another timeline than before, also where its earlier ones ended.
+async fn identify(
+    context: &Context,
+    stored: Option<&Installation>,
+) -> Result<(SystemIdentity, Vec<(i32, Lsn)>), TermError> {
+    let mut replication = context.settings.connect_replication().await?;
+    let system = replication.identify_system().await?;
+    let ends = if stored.is_some_and(|stored| stored.timeline != system.timeline) {
+        replication.timeline_ends(system.timeline).await.unwrap_or_else(|error| {
+            // The files may have been cleaned up: nobody knows then.
+            warn!(%error, "the history of the server's timelines cannot be read");
+            Vec::new()
+        })
+    } else {
+        Vec::new()
+    };
+    replication.close().await;
+    Ok((system, ends))
+}
+
+/// A slot that was made by an earlier release, or another config.
+async fn keep_on_standbys(context: &Context, slot: &SlotState) {
+    let settings = &context.config.source;
+    if slot.lost.is_some() || slot.failover.is_none_or(|failover| failover == settings.failover_slot) {
+        return;
+    }
+    let altered = async {
+        let mut replication = context.settings.connect_replication().await?;
+        replication.set_failover(&settings.slot, settings.failover_slot).await?;
+        replication.close().await;
+        Ok::<_, crate::postgres::Error>(())
+    };
+    match altered.await {
+        Ok(()) => {
+            info!(slot = settings.slot, failover = settings.failover_slot, "altered the replication slot")
+        }
+        Err(error) => warn!(%error, "whether standbys keep the slot (failover_slot) could not be changed"),
+    }
 }
 
 /// The oid of the publication, where it is there.
@@ -135,27 +200,22 @@ async fn published_as(control: &Client, settings: &SourceSettings) -> Result<Opt
     Ok(find_publication(control, &settings.publication).await?.map(|found| found.oid))
 }
 
-fn undecodable(context: &Context) -> Option<String> {
-    let name = &context.config.source.publication;
-    context.undecodable.load(Ordering::Acquire).then(|| {
-        format!(
-            "the slot has changes from when the publication {name} did not exist, which nobody can decode"
-        )
-    })
-}
-
-/// A gap that somebody made on purpose, by a suspension, is no cause for alarm.
-fn tell_gap(reason: &str, from: Lsn, on_purpose: Option<&Suspension>) {
+/// A gap that somebody made on purpose, by a suspension, is no cause for alarm. What is lost is known up to here; the
+/// new slot may begin a little later, and everything before it is backfilled.
+fn tell_gap(reason: &str, (from, to): (Lsn, Lsn), on_purpose: Option<&Suspension>) {
     match on_purpose {
         Some(Suspension { since, purge, .. }) => info!(
             lost_from = %from,
+            lost_to = %to,
             since,
             purge,
             "resumed: a new slot is made and every mapped table is backfilled again",
         ),
         None => warn!(
             lost_from = %from,
-            "THE STREAM HAS A GAP: {reason}; a new slot is made and every mapped table is backfilled again",
+            lost_to = %to,
+            "THE STREAM HAS A GAP: {reason}; what was committed from {from} to {to} cannot be streamed; a new slot is \
+             made and every mapped table is backfilled again",
         ),
     }
 }
@@ -212,68 +272,14 @@ async fn publish(
     Ok(())
 }
 
-/// What there is of an installation on the server.
-struct Found<'a> {
-    slot: Option<&'a SlotState>,
-    system: &'a SystemIdentity,
-    publication: Option<u32>,
-    /// The publication's name, by the config.
-    named: &'a str,
-}
-
-/// Why the stream cannot go on from where it was.
-fn gap(stored: &Installation, found: &Found<'_>) -> Option<String> {
-    if stored.system_identifier != found.system.system_identifier {
-        let (from, to) = (&stored.system_identifier, &found.system.system_identifier);
-        return Some(format!("this is another cluster (system identifier {from} before, {to} now)"));
-    }
-    // Nothing was ever confirmed: the first start was interrupted before there was a slot.
-    if stored.confirmed == Lsn::ZERO {
-        return None;
-    }
-    let Some(slot) = found.slot else { return Some(format!("the slot {} is gone", stored.name)) };
-    // Whoever makes it, it is not the one that was read.
-    let Some(confirmed) = slot.confirmed else {
-        return Some(format!("the slot {} was made anew, and is not finished", stored.name));
-    };
-    if let Some(reason) = &slot.lost {
-        return Some(format!("the server has given the slot {} up: {reason}", stored.name));
-    }
-    // A position is saved before it is confirmed, so ours is never behind.
-    if confirmed > stored.confirmed {
-        return Some(format!(
-            "the slot {} stands at {confirmed}, ahead of the {} that was saved: somebody moved it or made it anew",
-            stored.name, stored.confirmed
-        ));
-    }
-    publication_gap(stored, found)
-}
-
-/// The stream is decoded with the publication as it was at each change (Postgres documentation, "Logical
-/// Decoding Output Plugins": catalogues are seen as of then): what was written while there was none is refused
-/// for ever, or left out in silence from Postgres 18 on.
-fn publication_gap(stored: &Installation, found: &Found<'_>) -> Option<String> {
-    let Found { publication, named, .. } = found;
-    if stored.publication != *named {
-        let before = &stored.publication;
-        return Some(format!("the publication is {named} now, and was {before} when the slot was read last"));
-    }
-    match (stored.publication_oid, publication) {
-        (_, None) => Some(format!("the publication {named} is gone")),
-        (Some(before), Some(now)) if before != *now => {
-            Some(format!("the publication {named} was dropped and made anew"))
-        }
-        _ => None,
-    }
-}
-
 async fn make_slot(
     context: &Context,
     control: &Client,
     name: &str,
     shutdown: &CancellationToken,
 ) -> Result<Option<Lsn>, TermError> {
-    match create_slot(&context.settings, control, name, false, shutdown).await {
+    let failover = context.config.source.failover_slot;
+    match create_slot(&context.settings, control, name, failover, shutdown).await {
         Ok(slot) => {
             info!(slot = name, at = %slot.consistent_point, "made the replication slot");
             Ok(Some(slot.consistent_point))

@@ -1,14 +1,7 @@
 //! Terms, one after the other: what a broken connection, a restarted server or a lost lock ends is begun
 //! again, with backoff.
 
-use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -25,10 +18,12 @@ use super::{
     background::Background,
     error::{RunError, TermError},
     health::{self, Health, State},
+    held::GivenUp,
     http::{Server, Site},
     metrics::Metrics,
     outlet::Outlet,
     reload::{self, PluginSet},
+    slot_watch,
     spool::Trust,
     term::{self, Context, Ended},
 };
@@ -37,6 +32,8 @@ use super::{
 const GOOD_TERM: Duration = Duration::from_secs(60);
 /// From half a second doubling to half a minute.
 const TERMS: RetryPolicy = RetryPolicy::doubling(Duration::from_millis(500), Duration::from_secs(30));
+/// Where only somebody can help who changes something: each try reads everything again up to the same place.
+const STUCK: RetryPolicy = RetryPolicy::doubling(Duration::from_secs(15), Duration::from_secs(120));
 
 /// Runs an installation until `shutdown` is cancelled.
 ///
@@ -80,15 +77,22 @@ async fn serve(
     let health = Arc::clone(health);
     let config = Arc::new(config);
     let background = Background::start()?;
-    let undecodable = AtomicBool::new(false);
-    let spool = Trust::default();
-    let context = Context { config, settings, sinks, health, metrics, background, undecodable, spool };
+    let (given_up, memory, spool) = (GivenUp::default(), Arc::default(), Trust::default());
+    let context = Context { config, settings, sinks, health, metrics, background, given_up, memory, spool };
     let plugins = Arc::new(plugins);
     let watch =
         reload::watch(host, Arc::clone(&context.config), Arc::clone(&plugins), changed, shutdown.clone());
     let watching = tokio::spawn(watch);
+    let slot = slot_watch::keep(
+        context.settings.clone(),
+        context.config.source.slot.clone(),
+        Arc::clone(&context.health),
+        shutdown.clone(),
+    );
+    let slot = tokio::spawn(slot);
     let ended = terms(&context, plugins, &mut reloads, shutdown).await;
     watching.abort();
+    slot.abort();
     for (name, sink) in &context.sinks {
         if let Err(failure) = sink.close().await {
             warn!(sink = name, %failure, "did not close in good order");
@@ -104,7 +108,7 @@ async fn terms(
     shutdown: &CancellationToken,
 ) -> Result<(), RunError> {
     let mut backoff = Backoff::new(TERMS);
-    let mut streamed = false;
+    let (mut streamed, mut stuck) = (false, false);
     loop {
         let began = std::time::Instant::now();
         context.health.note(State::term_begins);
@@ -122,8 +126,8 @@ async fn terms(
             Err(_) if shutdown.is_cancelled() => return Ok(()),
             Err(failure) => failure,
         };
-        if failure.is_undecodable(&context.config.source.publication) {
-            context.undecodable.store(true, Ordering::Release);
+        if let Some(reason) = failure.gives_up(&context.config.source.publication) {
+            context.given_up.because(reason);
         }
         if matches!(failure, TermError::Spool(_)) {
             context.spool.lose();
@@ -132,9 +136,12 @@ async fn terms(
         if !streamed && !failure.is_transient() {
             return Err(failure.into());
         }
-        if began.elapsed() > GOOD_TERM {
-            backoff.succeeded();
+        if failure.is_stuck() && !stuck {
+            backoff = Backoff::new(STUCK);
+        } else if !failure.is_stuck() && (stuck || began.elapsed() > GOOD_TERM) {
+            backoff = Backoff::new(TERMS);
         }
+        stuck = failure.is_stuck();
         if !pause(&mut backoff, &failure, &context.health, shutdown).await {
             return Ok(());
         }
@@ -150,6 +157,9 @@ async fn pause(
 ) -> bool {
     let NextAttempt::After(delay) = backoff.failed(rand::random(), None) else { return true };
     health.note(|state, now| state.term_ended(Some((failure.to_string(), delay)), now));
+    if failure.is_stuck() {
+        health.note(State::is_stuck);
+    }
     let attempts = backoff.failures();
     if failure.is_transient() {
         warn!(attempts, ?delay, "the term ended: {failure}");
@@ -157,7 +167,9 @@ async fn pause(
         error!(attempts, ?delay, "the term ended and somebody has to mend it: {failure}");
     }
     let waited = shutdown.run_until_cancelled(tokio::time::sleep(delay)).await;
-    info!("beginning a new term");
+    if waited.is_some() {
+        info!("beginning a new term");
+    }
     waited.is_some()
 }
 

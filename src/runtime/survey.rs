@@ -18,6 +18,7 @@ use crate::{
 
 use super::{
     health::Health,
+    history::Memory,
     intake::Connection,
     metrics::Metrics,
     plan::Verdict,
@@ -46,10 +47,12 @@ pub(super) struct Survey {
     /// When the oldest transaction was committed that was read and is not accepted by every mapping: microseconds
     /// since 1970-01-01 UTC.
     pub(super) oldest: Option<i64>,
-    /// How long the stream had said nothing.
+    /// How long the stream had said nothing, though it was read.
     pub(super) silence: Duration,
     /// What was streamed of transactions that are not committed; none where that was not asked for.
     pub(super) spool: Option<SpoolView>,
+    /// How long it may.
+    pub(super) silence_limit: Duration,
     pub(super) mappings: Vec<MappingView>,
     pub(super) runs: Vec<RunSight>,
     /// The plugins at work, by name and version.
@@ -131,6 +134,7 @@ pub(super) struct RunSight {
 /// The commit times of what was read and is not accepted everywhere.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
+    memory: Arc<Memory>,
     /// The end of each batch, and when its first transaction was committed.
     ends: VecDeque<(Lsn, i64)>,
     /// The same of a transaction of which only pages were handed out so far.
@@ -141,6 +145,10 @@ impl Flights {
     /// A batch was handed out: it ends at a commit boundary, or in the middle of a transaction.
     pub(super) fn handed_out(&mut self, committed: i64, end: Option<Lsn>) {
         let committed = self.open.take().unwrap_or(committed);
+        match end {
+            Some(end) => self.memory.delivered(end),
+            None => self.memory.delivered_in_part(),
+        }
         match end {
             None => self.open = Some(committed),
             Some(end) if self.ends.len() < FLIGHTS => self.ends.push_back((end, committed)),
@@ -163,7 +171,7 @@ impl Flights {
 
     /// The stream is read again.
     pub(super) fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self { memory: Arc::clone(&self.memory), ..Self::default() };
     }
 }
 
@@ -172,6 +180,7 @@ impl Flights {
 pub(super) struct Observer {
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) memory: Arc<Memory>,
     pub(super) flights: Flights,
     last: Option<Instant>,
     /// Something happened that is worth a look before its time.
@@ -179,8 +188,9 @@ pub(super) struct Observer {
 }
 
 impl Observer {
-    pub(super) fn new(health: Arc<Health>, metrics: Arc<Metrics>) -> Self {
-        Self { health, metrics, flights: Flights::default(), last: None, news: true }
+    pub(super) fn new(health: Arc<Health>, metrics: Arc<Metrics>, memory: Arc<Memory>) -> Self {
+        let flights = Flights { memory: Arc::clone(&memory), ..Flights::default() };
+        Self { health, metrics, memory, flights, last: None, news: true }
     }
 
     /// A mapping fails, or works again.
@@ -209,8 +219,10 @@ impl Pump {
             confirmed: connection.status.flushed(),
             wal_end: connection.wal_end,
             oldest: self.observer.flights.accepted(accepted),
-            silence: connection.status.silence(),
+            // What is not read, because the lanes are full, says nothing of the link.
+            silence: connection.status.silence().min(connection.reading_since.elapsed()),
             spool: connection.spooling.as_ref().map(Spooling::view),
+            silence_limit: self.settings.silence_limit,
             mappings: self.lanes.values().map(|lane| self.view(lane)).collect(),
             runs: self.machine.runs().map(|(_, view)| sight(&view)).collect(),
             plugins: self.instances(),

@@ -3,7 +3,7 @@
 //! It never streams, makes no slot and no publication, and does not look at config and source further than the
 //! state schema: while the source is being upgraded or migrated, neither need be ready.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -11,11 +11,15 @@ use tracing::{info, warn};
 
 use crate::{
     control,
-    postgres::{self, Client, slot_wal},
+    postgres::{self, Client},
     state::{CHANNEL, Store, Suspension},
 };
 
-use super::{error::TermError, lookout::SlotWatch, term::Context};
+use super::{
+    answer::{ANSWER_LIMIT, answered},
+    error::TermError,
+    term::Context,
+};
 
 /// How often the state schema is read without a notification.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -49,18 +53,16 @@ pub(super) async fn idle(
     let mut told: Option<Instant> = None;
     let installation = context.config.source.slot.as_str();
     let store = Store::new(installation);
-    let mut slot = SlotWatch::new(installation.to_owned(), Arc::clone(&context.health));
     // What was settled by somebody else may have been asked anew, without the slot.
-    while let Some(suspension) = store.suspension(&client).await?.filter(Suspension::holds) {
+    loop {
+        let asked = answered("whether it is suspended", ANSWER_LIMIT, store.suspension(&client));
+        let Some(suspension) = asked.await?.filter(Suspension::holds) else { break };
         if !suspension.settled {
             return Ok(true);
         }
         if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
             told = Some(Instant::now());
             tell(installation, &suspension);
-        }
-        if suspension.keep_slot {
-            slot.note(slot_wal(&client, installation).await?);
         }
         let woken = timeout(POLL_INTERVAL, client.notification());
         match shutdown.run_until_cancelled(woken).await {

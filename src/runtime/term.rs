@@ -4,11 +4,7 @@
 //! publication and the slot to what the config means, decides what is new, rebuilt or refused, and pumps. Its
 //! tasks end with it.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -19,17 +15,23 @@ use crate::{
     config::Config,
     model::{ChangeBatch, Failure},
     pipeline::{LaneId, Ledger, Subscriptions, WorkId},
-    postgres::{Client, ConnectSettings, Holder, Leadership, Lease, Purpose, StreamOptions, fence},
+    postgres::{
+        Client, ConnectSettings, ErrorKind, Holder, Leadership, Lease, Purpose, StreamOptions,
+        SystemIdentity, fence,
+    },
     state::Store,
 };
 
 use super::{
+    answer::{ANSWER_LIMIT, answered},
     background::Background,
     branch::{Branch, again},
     error::TermError,
     health::{Health, State},
+    held::GivenUp,
+    history::Memory,
     lane::{LaneEvent, LaneHandle, LaneSettings},
-    lookout::{Lookout, SlotWatch},
+    lookout::Lookout,
     metrics::Metrics,
     outlet::Outlet,
     plan::{self, Planned, Verdict},
@@ -51,6 +53,8 @@ use super::{
 const FINISH_LIMIT: Duration = Duration::from_secs(5);
 /// How long preparations may take to be given up in good order.
 const GIVE_UP_LIMIT: Duration = Duration::from_secs(10);
+/// How long the catalogue may take to be looked at; there may be many tables.
+const PREFLIGHT_LIMIT: Duration = Duration::from_secs(60);
 /// How often a blocked backfill asks for visibility at the least.
 const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -62,8 +66,9 @@ pub(super) struct Context {
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) background: Background,
-    /// The slot has changes that the server cannot decode: they are given up, and everything is built again.
-    pub(super) undecodable: AtomicBool,
+    /// The slot was shown to be of no use: it is given up, and everything is built again.
+    pub(super) given_up: GivenUp,
+    pub(super) memory: Arc<Memory>,
     /// Whether large transactions are kept here until they commit.
     pub(super) spool: Trust,
 }
@@ -91,7 +96,9 @@ pub(super) async fn run(
 ) -> Result<Ended, TermError> {
     let config = &context.config;
     let control = context.settings.connect(Purpose::Control).await?;
-    if let Some(suspension) = suspended::suspension(context, &control).await? {
+    let suspended =
+        answered("whether it is suspended", ANSWER_LIMIT, suspended::suspension(context, &control));
+    if let Some(suspension) = suspended.await? {
         context.health.note(State::is_suspended);
         let again = tokio::select! {
             again = suspended::idle(context, control, suspension, shutdown) => again?,
@@ -100,7 +107,8 @@ pub(super) async fn run(
         return Ok(if again { Ended::Again } else { Ended::Shutdown });
     }
     let wanted = plan::wanted(config, plugins)?;
-    plan::preflight(config, &control, &wanted).await?;
+    let preflight = plan::preflight(config, &control, &wanted);
+    answered("whether the source is ready", PREFLIGHT_LIMIT, preflight).await?;
     let stand_by = |_: Option<&Holder>| context.health.note(State::stands_by);
     let lock = Leadership::acquire_telling(&context.settings, &config.source.slot, stand_by);
     let leadership = tokio::select! {
@@ -174,10 +182,10 @@ async fn lead(
     Store::new(context.config.source.slot.as_str()).forget_suspension(&state).await?;
     let term = source.installation.term;
     context.health.note(|state, _| state.term = Some(term));
-    let slot = SlotWatch::new(context.config.source.slot.clone(), Arc::clone(&context.health));
+    context.memory.begins(&source.installation, source.system.flushed);
     let publication = source.installation.publication_oid;
     let config = Arc::clone(&context.config);
-    let lookout = Lookout::start(&context.settings, config, wanted, tables, publication, slot);
+    let lookout = Lookout::start(&context.settings, config, wanted, tables, publication);
     let parts = Parts { control, state, lookout, lease };
     let mut pump = assemble(context, plugins, planned, &source, parts);
     pump.begin_backfills(&scoped);
@@ -202,7 +210,12 @@ async fn stream(
         let mut options = StreamOptions::new(settings.slot.as_str(), settings.publication.as_str(), start);
         options.status_interval = settings.status_interval;
         options.silence_limit = settings.silence_limit;
-        let client = context.settings.connect_replication().await?;
+        let mut client = context.settings.connect_replication().await?;
+        same_server(&source.system, client.identify_system().await?)?;
+        // Beyond what was saved, it would leave out in silence what lies between.
+        if client.slot_position(&settings.slot).await?.is_none_or(|position| position > pump.secured) {
+            return Err(TermError::AnotherSlot { slot: settings.slot.clone() });
+        }
         let pipeline = &context.config.pipeline;
         let system = source.installation.system_identifier.as_str();
         let spooling = spool::for_connection(pipeline, &context.spool, &settings.slot, system).await;
@@ -212,12 +225,32 @@ async fn stream(
         let stream = client.start(&options).await?;
         info!(slot = settings.slot, from = %start, "streaming");
         *streamed = true;
-        match pump.run(stream, spooling, reloads, shutdown).await? {
+        let ran = pump.run(stream, spooling, reloads, shutdown).await;
+        match ran.map_err(|error| stuck(error, pump))? {
             Stopped::Shutdown => return Ok(Ended::Shutdown),
             Stopped::Again => return Ok(Ended::Again),
             Stopped::Reconfigure(plugins) => return Ok(Ended::Reconfigure(plugins)),
             Stopped::Restream(lanes) => start = pump.ledger.rewind(&lanes),
         }
+    }
+}
+
+/// Several servers may answer at one address, or from a list of hosts.
+fn same_server(before: &SystemIdentity, now: SystemIdentity) -> Result<(), TermError> {
+    let words =
+        |system: &SystemIdentity| format!("{} on timeline {}", system.system_identifier, system.timeline);
+    let same = (&before.system_identifier, before.timeline) == (&now.system_identifier, now.timeline);
+    if same { Ok(()) } else { Err(TermError::Moved { before: words(before), now: words(&now) }) }
+}
+
+fn stuck(error: TermError, pump: &Pump) -> TermError {
+    match error {
+        TermError::Postgres(source) if source.kind() == ErrorKind::TooLarge => TermError::Stuck {
+            at: source.at(),
+            entity: pump.relations.last.clone(),
+            source: Box::new(source),
+        },
+        error => error,
     }
 }
 
@@ -373,7 +406,11 @@ fn assemble(
         parked: Vec::new(),
         lookout,
         rekeying: BTreeMap::new(),
-        observer: Observer::new(Arc::clone(&context.health), Arc::clone(&context.metrics)),
+        observer: Observer::new(
+            Arc::clone(&context.health),
+            Arc::clone(&context.metrics),
+            Arc::clone(&context.memory),
+        ),
     }
 }
 
@@ -431,5 +468,29 @@ fn machine_settings(config: &Config) -> BackfillMachineSettings {
         max_concurrent: backfill.max_concurrent,
         probe_interval: PROBE_INTERVAL,
         ..BackfillMachineSettings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Lsn;
+
+    #[test]
+    fn c060_a_connection_to_another_server_ends_the_term() {
+        let system = |identifier: &str, timeline, flushed| SystemIdentity {
+            system_identifier: identifier.to_owned(),
+            timeline,
+            flushed: Lsn(flushed),
+        };
+        let before = system("730", 1, 10);
+        assert!(same_server(&before, system("730", 1, 20)).is_ok());
+        for now in [system("731", 1, 20), system("730", 2, 20)] {
+            let error = same_server(&before, now).unwrap_err();
+            assert!(
+                error.is_transient() && error.to_string().contains("730 on timeline 1 before"),
+                "{error}"
+            );
+        }
     }
 }

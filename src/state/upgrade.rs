@@ -12,6 +12,9 @@ use super::{StateError, store::atomically};
 /// `anabranch` as a 64-bit advisory lock key for schema changes: the first eight bytes of the word.
 const UPGRADE_LOCK: i64 = i64::from_be_bytes(*b"anabranc");
 
+/// How long an upgrade waits for others.
+const LOCK_LIMIT: &str = "set local lock_timeout = '10s'";
+
 /// The first version with `anabranch.suspension`. Asked before anything is upgraded: a database of an older
 /// release has no suspension.
 pub(super) const SUSPENSIONS_SINCE: i32 = 3;
@@ -150,6 +153,8 @@ pub(super) async fn version(client: &Client) -> Result<i32, StateError> {
 
 async fn apply(client: &Client) -> Result<(), StateError> {
     let failed = StateError::query;
+    // Whoever has it may be cut off, and its session stay: an error is told and tried again, a wait is not.
+    client.batch_execute(LOCK_LIMIT).await.map_err(failed("limit its locks"))?;
     client
         .execute("select pg_advisory_xact_lock($1)", &[&UPGRADE_LOCK])
         .await

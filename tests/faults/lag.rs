@@ -94,8 +94,15 @@ pub async fn expected(world: &World) -> BTreeMap<String, Value> {
     rows.iter().map(|row| (row.get(0), serde_json::from_str(row.get(1)).unwrap())).collect()
 }
 
+/// How many documents of the products have not arrived yet.
+pub async fn missing(world: &World, receiver: &Receiver) -> usize {
+    let mut documents = BTreeMap::new();
+    apply(receiver, |_| true, &mut documents);
+    expected(world).await.iter().filter(|(id, document)| documents.get(*id) != Some(document)).count()
+}
+
 /// Everything of the products has arrived, in requests that were taken.
-async fn arrived(world: &World, receiver: &Receiver, refused: std::ops::Range<usize>) {
+pub async fn arrived(world: &World, receiver: &Receiver, refused: std::ops::Range<usize>) {
     let expected = expected(world).await;
     let mut documents = BTreeMap::new();
     let waited = wait_until("the receiver to have everything", LATE, async || {

@@ -14,12 +14,20 @@
 
 mod crash;
 mod failover;
+mod history;
 mod huge;
 mod lag;
 mod limbo;
+mod network;
 #[path = "../support/receiver.rs"]
 mod receiver;
+mod restored;
 mod rows;
 mod server;
+mod slot_held;
+mod timeouts;
 mod versions;
+mod wal;
+#[path = "../http/web.rs"]
+mod web;
 mod world;

@@ -2,7 +2,10 @@
 
 use testkit::{postgres::shared, shop::Size, wait_until};
 
-use super::world::{ORDERS, SOON, TWO_MAPPINGS, World, order_summary, product_search};
+use super::{
+    web::Web,
+    world::{ORDERS, SOON, TWO_MAPPINGS, World, order_summary, product_search},
+};
 
 /// 100 kB that do not compress well.
 const LARGE: &str = "(select string_agg(md5(i::text), ' ') from generate_series(1, 3100) as i)";
@@ -100,5 +103,46 @@ async fn c037_a_truncate_during_a_backfill_leaves_only_what_came_after() {
     world.built("orders", 1).await;
     world.check().await;
     assert_eq!(world.destination("orders").count().unwrap(), 10);
+    world.terminate();
+}
+
+/// More than a gigabyte as text: the server can store it and never send it.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes gigabytes of memory and half a minute"]
+async fn c017_a_row_that_the_server_cannot_send_is_a_state_of_its_own() {
+    let database = shared().unwrap().create_database().await.unwrap();
+    let rows = Size { products: 50, orders: 10, customers: 0 };
+    let config = format!("{TWO_MAPPINGS}\n[http]\nlisten = \"127.0.0.1:0\"\n");
+    let mut world = World::new(&database.url, rows, &config).await;
+    world.install("product-search", &product_search("1.0.0"));
+    world.install("order-summary", &order_summary("1.0.0"));
+    world.host.start().unwrap();
+    world.built("products", 1).await;
+    world.built("orders", 1).await;
+    let web = Web::of(&mut world.host, 0).await;
+    let before = world.position().await;
+    // As text it takes twice as much.
+    world.execute("alter table public.products add column photo bytea").await;
+    let large = "update public.products set photo = convert_to(repeat('x', 600000000), 'UTF8') where id = 1";
+    world.execute(large).await;
+    let line = world.logged(0, "THE STREAM IS STUCK at ").await;
+    assert!(line.contains("public.products") && line.contains("`anabranch suspend`"), "{line}");
+    let at = line.split("STUCK at ").nth(1).unwrap().split(':').next().unwrap().to_owned();
+    let behind = world.text(&format!("select ('{at}'::pg_lsn >= '{before}'::pg_lsn)::text")).await;
+    assert_eq!(behind.as_deref(), Some("true"), "{at} is where it was written, after {before}");
+    let health = web.wait("/healthz", 503, "THE STREAM IS STUCK").await.json();
+    assert_eq!(health["role"], "stuck", "{health}");
+
+    // As the message says.
+    world.execute("update public.products set photo = 'small', name = 'again' where id = 1").await;
+    for command in ["suspend", "resume"] {
+        let output = world.host.run(&[command]).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    world.built("products", 2).await;
+    world.check().await;
+    web.wait("/healthz", 200, "\"ok\"").await;
+    let tries = world.host.log().matches("THE STREAM IS STUCK").count();
+    assert!(tries <= 3, "{tries} tries");
     world.terminate();
 }

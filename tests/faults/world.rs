@@ -61,7 +61,10 @@ pub fn order_summary(version: &str) -> Guest {
 
 /// One test's source and host.
 pub struct World {
+    /// The database as the test reaches it.
     pub url: String,
+    /// As the host does.
+    host_url: String,
     pub client: Client,
     pub host: Host,
 }
@@ -69,19 +72,29 @@ pub struct World {
 impl World {
     /// A shop in the database of `url`, and a host that is configured and not started.
     pub async fn new(url: &str, rows: Size, config: &str) -> Self {
+        Self::through(url, url, rows, config).await
+    }
+
+    /// The same with a host that reaches the database by another way.
+    pub async fn through(url: &str, host_url: &str, rows: Size, config: &str) -> Self {
         let client = connect(url).await.unwrap();
         shop::create(&client, rows).await.unwrap();
-        let world = Self { url: url.to_owned(), client, host: Host::new(BINARY).unwrap() };
+        let (url, host_url) = (url.to_owned(), host_url.to_owned());
+        let world = Self { url, host_url, client, host: Host::new(BINARY).unwrap() };
         world.configure(&world.host, config);
         world
     }
 
     /// Writes the config of a host of this installation.
     pub fn configure(&self, host: &Host, config: &str) {
-        let url = &self.url;
-        let slot = url.rsplit('/').next().unwrap();
+        let (url, slot) = (&self.host_url, self.slot());
         let source = format!("[source]\nurl = \"{url}\"\nslot = \"{slot}\"\npublication = \"{slot}\"\n");
         host.config(&format!("{source}{config}")).unwrap();
+    }
+
+    /// The slot's name, which is the database's.
+    pub fn slot(&self) -> &str {
+        self.url.rsplit('/').next().unwrap()
     }
 
     /// Builds a guest and puts it into the plugin directory by a rename.

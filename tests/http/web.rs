@@ -1,5 +1,5 @@
 //! A client for one request a connection, and a reader of OpenMetrics text that takes nothing that is not sound.
-#![allow(unreachable_pub, reason = "a part of the test binary")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part of it")]
 
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
@@ -10,7 +10,8 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::scene::SOON;
+/// Long, because several tests share two cores.
+const SOON: Duration = Duration::from_secs(120);
 
 /// An answer.
 #[derive(Debug)]

@@ -43,6 +43,8 @@ impl Received {
 pub enum Reply {
     /// Answer with a status, headers and a body.
     Status(u16, Vec<(&'static str, String)>, String),
+    /// Take it, and say so after a while.
+    Late(std::time::Duration),
     /// Keep the connection open and say nothing.
     Hang,
     /// Promise a body and close before its end.
@@ -122,6 +124,10 @@ async fn serve(
                     answer.push_str(&format!("{name}: {value}\r\n"));
                 }
                 answer + "\r\n" + &body
+            }
+            Reply::Late(pause) => {
+                tokio::time::sleep(pause).await;
+                "HTTP/1.1 200 x\r\ncontent-length: 0\r\n\r\n".to_owned()
             }
             Reply::Hang => return std::future::pending().await,
             Reply::Close => return,

