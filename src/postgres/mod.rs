@@ -8,6 +8,7 @@
 mod catalog;
 mod connect;
 mod error;
+mod frames;
 mod identity;
 mod keyset;
 mod leader;
@@ -29,6 +30,7 @@ mod wire;
 pub use catalog::{Catalog, ResolvedRelation, StreamRelation, TableColumn, TableInfo};
 pub use connect::{Client, Purpose};
 pub use error::{Error, ErrorKind};
+pub use frames::Frames;
 pub use identity::{UnusableIdentity, unusable_identities};
 pub use leader::{Holder, Leadership, Lease, fence, holder, lock_key};
 pub use marks::{Flush, MESSAGE_PREFIX};

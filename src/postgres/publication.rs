@@ -42,6 +42,8 @@ pub struct PublicationChange {
 pub struct PublicationState {
     /// One that was dropped and made anew under the same name has another.
     pub oid: u32,
+    /// One that was renamed, given away or set otherwise as a whole has another, also if it is as before again.
+    pub edition: String,
     all_tables: bool,
     via_root: bool,
     operations: bool,
@@ -62,7 +64,7 @@ impl PublicationState {
 /// What the server reports.
 pub async fn find_publication(client: &Client, name: &str) -> Result<Option<PublicationState>, Error> {
     let sql = "select oid, puballtables, pubviaroot, pubinsert and pubupdate and pubdelete and pubtruncate,
-          coalesce(obj_description(oid, 'pg_publication') = $2, false)
+          coalesce(obj_description(oid, 'pg_publication') = $2, false), xmin::text
         from pg_publication where pubname = $1";
     let row = client.query_opt(sql, &[&name, &COMMENT]).await?;
     row.map(|row| {
@@ -72,6 +74,7 @@ pub async fn find_publication(client: &Client, name: &str) -> Result<Option<Publ
             via_root: row.try_get(2)?,
             operations: row.try_get(3)?,
             ours: row.try_get(4)?,
+            edition: row.try_get(5)?,
         })
     })
     .transpose()

@@ -80,6 +80,15 @@ pub enum TermError {
         /// The publication.
         publication: String,
     },
+    /// The publication was altered as a whole, on a server that leaves out in silence what it cannot decode.
+    #[error(
+        "the publication {publication} was renamed or altered: from Postgres 18 on, what was changed while it had \
+         another name is left out of the stream in silence"
+    )]
+    Altered {
+        /// The publication.
+        publication: String,
+    },
     /// A table was dropped and made again.
     #[error("the table {entity} was dropped and created again: a new term takes it up")]
     Recreated {
@@ -90,9 +99,9 @@ pub enum TermError {
 
 impl TermError {
     /// Whether the walsender has come to changes that it cannot decode: they were written while the publication did
-    /// not exist (SQLSTATE 42704), and reading them again does not help.
+    /// not exist (SQLSTATE 42704), and reading them again does not help. Or may have passed over such.
     pub(super) fn is_undecodable(&self, publication: &str) -> bool {
-        let Self::Postgres(error) = self else { return false };
+        let Self::Postgres(error) = self else { return matches!(self, Self::Altered { .. }) };
         error.sqlstate() == Some("42704") && error.to_string().contains(&format!("\"{publication}\""))
     }
 
@@ -105,6 +114,7 @@ impl TermError {
             Self::Suspension(error) => error.is_passing(),
             Self::LeadershipLost { .. }
             | Self::Silent { .. }
+            | Self::Altered { .. }
             | Self::Recreated { .. }
             | Self::HalfMade { .. }
             | Self::Unpublished { .. } => true,

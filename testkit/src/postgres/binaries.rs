@@ -75,8 +75,8 @@ impl Binaries {
         if let Some(found) = Self::find()?.filter(|found| found.major == major) {
             return Ok(found);
         }
-        let installed = usual_places().into_iter().filter_map(|dir| Self::at(&dir).ok());
-        match installed.filter(|binaries| binaries.major == major).last() {
+        let mut installed = usual_places().into_iter().filter_map(|dir| Self::at(&dir).ok());
+        match installed.find(|binaries| binaries.major == major) {
             Some(found) => Ok(found),
             None => Self::fetch(major),
         }
