@@ -5,7 +5,8 @@
 
 use std::{
     ffi::OsString,
-    fs, io,
+    fs,
+    io::{self, Read as _},
     path::{Path, PathBuf},
 };
 
@@ -71,10 +72,13 @@ impl References<'_> {
         };
         let path = self.base.join(self.plain(path)?);
         let unreadable = |source| ReferenceError::Unreadable { path: path.clone(), source };
-        if fs::metadata(&path).map_err(unreadable)?.len() > MAX_FILE {
+        let mut bytes = Vec::new();
+        // What a file says of its own length may be wrong: devices and pipes say 0.
+        let limited = fs::File::open(&path).and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
+        limited.map_err(unreadable)?;
+        if bytes.len() as u64 > MAX_FILE {
             return Err(ReferenceError::TooLarge(path));
         }
-        let bytes = fs::read(&path).map_err(unreadable)?;
         let text = String::from_utf8(bytes).map_err(|_| ReferenceError::FileNotText(path))?;
         let line = text.strip_suffix('\n').unwrap_or(&text);
         Ok(Secret::new(line.strip_suffix('\r').unwrap_or(line).to_owned()))
@@ -132,5 +136,8 @@ mod tests {
         assert_eq!(references.secret("file:key").unwrap().expose(), "s3cret");
         assert!(references.secret("file:nope").unwrap_err().to_string().contains("nope cannot be read"));
         assert!(references.secret("file:raw").unwrap_err().to_string().contains("not UTF-8"));
+        // Without end, though it says that it has no byte.
+        let endless = references.secret("file:/dev/zero").unwrap_err().to_string();
+        assert!(endless.contains("larger than 1 MiB"), "{endless}");
     }
 }

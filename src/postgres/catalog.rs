@@ -60,19 +60,28 @@ pub struct TableInfo {
 impl TableInfo {
     /// Column numbers of the key that makes document ids: the primary key, or the identity's index; under
     /// FULL the primary key, else the first unique index. Empty where there is none.
+    ///
+    /// Under NOTHING there are no updates and deletes, and documents keep the ids that they have under DEFAULT.
     #[must_use]
     pub fn key_numbers(&self) -> &[i16] {
-        match self.replica_identity {
-            ReplicaIdentity::Default => &self.primary_key,
+        self.key_numbers_under(self.replica_identity)
+    }
+
+    /// The same, if this were its replica identity.
+    fn key_numbers_under(&self, identity: ReplicaIdentity) -> &[i16] {
+        match identity {
             ReplicaIdentity::Index => &self.identity_index,
             ReplicaIdentity::Full if self.primary_key.is_empty() => &self.unique_index,
-            ReplicaIdentity::Full => &self.primary_key,
-            ReplicaIdentity::Nothing => &[],
+            ReplicaIdentity::Default | ReplicaIdentity::Full | ReplicaIdentity::Nothing => &self.primary_key,
         }
     }
 
+    fn named<'a>(&'a self, numbers: &'a [i16]) -> impl Iterator<Item = Option<&'a TableColumn>> {
+        numbers.iter().map(|number| self.columns.iter().find(|column| column.number == *number))
+    }
+
     fn key(&self) -> impl Iterator<Item = Option<&TableColumn>> {
-        self.key_numbers().iter().map(|number| self.columns.iter().find(|column| column.number == *number))
+        self.named(self.key_numbers())
     }
 
     fn key_names(&self) -> impl Iterator<Item = Option<&str>> {
@@ -236,12 +245,18 @@ impl Catalog {
                 identity: *identity,
             })
             .collect();
-        let known = table.as_ref().filter(|table| table.replica_identity == relation.replica_identity);
-        let numbers = known.map(|table| table.key_numbers().to_vec()).unwrap_or_default();
-        let known = known.map(|table| positions(&columns, table.key_names())).unwrap_or_default();
-        let key = match relation.replica_identity {
-            ReplicaIdentity::Nothing => Vec::new(),
-            ReplicaIdentity::Full => known.clone(),
+        let identity = relation.replica_identity;
+        // Which index is the identity's is known only while one is; the other keys are there whatever the identity.
+        let same =
+            |table: &&TableInfo| identity != ReplicaIdentity::Index || table.replica_identity == identity;
+        let table = table.as_ref().filter(same);
+        let numbers = table.map(|table| table.key_numbers_under(identity).to_vec()).unwrap_or_default();
+        let names = table.map(|table| {
+            table.named(&numbers).map(|column| column.map(|column| column.name.as_str())).collect::<Vec<_>>()
+        });
+        let known = names.map(|names| positions(&columns, names.into_iter())).unwrap_or_default();
+        let key = match identity {
+            ReplicaIdentity::Full | ReplicaIdentity::Nothing => known.clone(),
             ReplicaIdentity::Default | ReplicaIdentity::Index => {
                 // The message is valid for its rows; the catalogue may be ahead of it.
                 let flagged: Vec<usize> = (0..columns.len()).filter(|at| columns[*at].identity).collect();

@@ -9,6 +9,7 @@ mod catalog;
 mod column_lists;
 mod connect;
 mod error;
+mod frames;
 mod identity;
 mod keyset;
 mod leader;
@@ -31,6 +32,7 @@ pub use catalog::{Catalog, ResolvedRelation, StreamRelation, TableColumn, TableI
 pub use column_lists::ColumnLists;
 pub use connect::{Client, Purpose};
 pub use error::{Error, ErrorKind};
+pub use frames::Frames;
 pub use identity::{UnusableIdentity, unusable_identities};
 pub use leader::{Holder, Leadership, Lease, fence, holder, lock_key};
 pub use marks::{Flush, MESSAGE_PREFIX};

@@ -60,6 +60,8 @@ impl PublicationChange {
 pub struct PublicationState {
     /// One that was dropped and made anew under the same name has another.
     pub oid: u32,
+    /// One that was renamed, given away or set otherwise as a whole has another, also if it is as before again.
+    pub edition: String,
     all_tables: bool,
     via_root: bool,
     operations: bool,
@@ -82,7 +84,7 @@ impl PublicationState {
 /// What the server reports.
 pub async fn find_publication(client: &Client, name: &str) -> Result<Option<PublicationState>, Error> {
     let sql = "select oid, puballtables, pubviaroot, pubinsert and pubupdate and pubdelete and pubtruncate,
-          coalesce(obj_description(oid, 'pg_publication'), '')
+          coalesce(obj_description(oid, 'pg_publication'), ''), xmin::text
         from pg_publication where pubname = $1";
     let row = client.query_opt(sql, &[&name]).await?;
     row.map(|row| {
@@ -94,6 +96,7 @@ pub async fn find_publication(client: &Client, name: &str) -> Result<Option<Publ
             operations: row.try_get(3)?,
             ours: comment == COMMENT || comment == WIDENED,
             widened: comment == WIDENED,
+            edition: row.try_get(5)?,
         })
     })
     .transpose()

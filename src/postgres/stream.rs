@@ -9,10 +9,11 @@ use std::time::Duration;
 use super::{
     connect::{Purpose, major_version},
     error::{Error, ErrorKind},
+    frames::Frames,
     quote,
     settings::{ConnectSettings, Host},
     status::{Replies, StatusHandle},
-    wire::{Frames, TextRow, Wire, unexpected},
+    wire::{TextRow, Wire, unexpected},
 };
 use crate::model::Lsn;
 

@@ -1,12 +1,9 @@
-//! Postgres's protocol, as much as replication and snapshot reads need: log-in, the simple query protocol,
-//! and a reader that hands out whole frames of one growing buffer.
-//!
-//! Guarantees that a cancelled read loses nothing, and that a frame is borrowed, never copied. Queries of
-//! all other rooms go through `tokio-postgres` ([`Client`](super::Client)).
+//! Postgres's protocol, as much as replication and snapshot reads need: log-in and the simple query protocol.
+//! Queries of all other rooms go through `tokio-postgres` ([`Client`](super::Client)).
 
 use std::collections::HashMap;
 
-use bytes::{Buf as _, BytesMut};
+use bytes::BytesMut;
 use postgres_protocol::{
     authentication::{
         md5_hash,
@@ -14,81 +11,15 @@ use postgres_protocol::{
     },
     message::frontend,
 };
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
+use tokio::io::{AsyncWriteExt as _, ReadHalf, WriteHalf};
 
 use super::{
     connect::pinned_options,
     error::{Error, ErrorKind},
+    frames::Frames,
     settings::{ChannelBinding, ConnectSettings},
     transport::Transport,
 };
-
-/// Longer messages are refused. The server's own limit is 1 GiB less one byte of content, to which frame
-/// and replication headers come.
-pub(super) const MESSAGE_LIMIT: usize = (1 << 30) + (1 << 20);
-const READ_AHEAD: usize = 256 * 1024;
-
-/// Received bytes, cut into frames.
-pub(super) struct Frames {
-    buffer: BytesMut,
-    /// Length of the frame that was handed out last; it leaves the buffer with the next call.
-    taken: usize,
-}
-
-impl Frames {
-    pub(super) fn new() -> Self {
-        Self { buffer: BytesMut::with_capacity(READ_AHEAD), taken: 0 }
-    }
-
-    /// The whole length of the first frame not yet handed out, once its header is there.
-    fn expected(&self) -> Result<Option<usize>, Error> {
-        let Some(&[tag, a, b, c, d]) = self.buffer[self.taken..].first_chunk::<5>() else { return Ok(None) };
-        let length = u32::from_be_bytes([a, b, c, d]) as usize;
-        if !(4..=MESSAGE_LIMIT).contains(&length) {
-            return Err(Error::protocol(format!(
-                "a message of type `{}` says that it has {length} bytes, which cannot be",
-                tag.escape_ascii()
-            )));
-        }
-        Ok(Some(length + 1))
-    }
-
-    /// Whether [`next`](Self::next) has a frame to give.
-    pub(super) fn ready(&self) -> Result<bool, Error> {
-        Ok(self.expected()?.is_some_and(|length| self.buffer.len() - self.taken >= length))
-    }
-
-    /// The type of the frame that [`next`](Self::next) will give.
-    pub(super) fn peek(&self) -> Result<Option<u8>, Error> {
-        Ok(self.ready()?.then(|| self.buffer[self.taken]))
-    }
-
-    /// The next frame: its type and its content.
-    pub(super) fn next(&mut self) -> Result<Option<(u8, &[u8])>, Error> {
-        if !self.ready()? {
-            return Ok(None);
-        }
-        self.buffer.advance(std::mem::take(&mut self.taken));
-        let Some(length) = self.expected()? else { return Ok(None) };
-        self.taken = length;
-        Ok(Some((self.buffer[0], &self.buffer[5..length])))
-    }
-
-    /// Reads what is there, at least one byte. Cancel-safe.
-    pub(super) async fn fill(&mut self, from: &mut (impl AsyncRead + Unpin)) -> Result<(), Error> {
-        self.buffer.advance(std::mem::take(&mut self.taken));
-        let missing = self.expected()?.map_or(0, |length| length.saturating_sub(self.buffer.len()));
-        if self.buffer.is_empty() && self.buffer.capacity() > 16 * READ_AHEAD {
-            // A giant message is over: give its memory back.
-            self.buffer = BytesMut::new();
-        }
-        self.buffer.reserve(missing.max(READ_AHEAD / 4));
-        if from.read_buf(&mut self.buffer).await? == 0 {
-            return Err(Error::closed("the server ended it"));
-        }
-        Ok(())
-    }
-}
 
 /// One row of a simple query, as text.
 pub(super) type TextRow = Vec<Option<String>>;
@@ -392,41 +323,6 @@ fn text_row(body: &[u8]) -> Result<TextRow, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn frame(tag: u8, body: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![tag];
-        bytes.extend(u32::try_from(body.len() + 4).unwrap().to_be_bytes());
-        bytes.extend_from_slice(body);
-        bytes
-    }
-
-    #[tokio::test]
-    async fn frames_come_whole_whatever_the_pieces() {
-        let bytes: Vec<u8> = [frame(b'd', b"one"), frame(b'd', b""), frame(b'd', &vec![7; 300_000])].concat();
-        for piece in [1, 3, 4096, usize::MAX] {
-            let mut frames = Frames::new();
-            let mut seen = Vec::new();
-            for mut part in bytes.chunks(piece.min(bytes.len())) {
-                while !part.is_empty() {
-                    frames.fill(&mut part).await.unwrap();
-                }
-                while let Some((tag, body)) = frames.next().unwrap() {
-                    seen.push((tag, body.len()));
-                }
-            }
-            assert_eq!(seen, [(b'd', 3), (b'd', 0), (b'd', 300_000)]);
-        }
-    }
-
-    #[tokio::test]
-    async fn impossible_lengths_are_refused() {
-        for bytes in [&b"d\0\0\0\x03"[..], b"d\xff\xff\xff\xff", b"HTTP/1.1 400"] {
-            let mut frames = Frames::new();
-            let mut from = bytes;
-            frames.fill(&mut from).await.unwrap();
-            assert_eq!(frames.next().unwrap_err().kind(), ErrorKind::Protocol);
-        }
-    }
 
     #[test]
     fn cut_rows_are_errors() {

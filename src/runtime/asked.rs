@@ -8,6 +8,7 @@ use tracing::{info, warn};
 use crate::{
     backfill::{Controls, RunSpec, RunView, TableControl},
     model::EntityName,
+    pgoutput::RawRelation,
     pipeline::{LaneId, WorkId},
     state::{StoredControl, StoredMapping, StoredRequest, StoredRun, Target},
 };
@@ -91,11 +92,7 @@ impl Pump {
     /// there would ever be replaced or deleted. All of them are purged, where the sink can, and made again.
     pub(super) fn rekeyed(&mut self, table: u32) {
         self.rekeying.retain(|_, of| *of != table);
-        let meant = |lane: &&Lane| {
-            let Planned { table: of, cancelled, stored, .. } = &lane.planned;
-            of.oid == table && !cancelled && stored.generation > 0
-        };
-        let meant: Vec<LaneId> = self.lanes.values().filter(meant).map(|lane| lane.id).collect();
+        let meant = self.built_from(table);
         for lane in meant.iter().filter_map(|id| self.lanes.get(id)) {
             warn!(
                 mapping = lane.name(),
@@ -106,6 +103,33 @@ impl Pump {
         if !meant.is_empty() {
             self.renew(&meant, true, Vec::new());
         }
+    }
+
+    /// Rows of a table come under another name than the mapped one, and are nobody's. When the name is back, they
+    /// were missed: it is built again, once there is a table of its name.
+    pub(super) fn renamed_away(&mut self, raw: &RawRelation) {
+        let meant = self.built_from(raw.oid);
+        for lane in meant.iter().filter_map(|id| self.lanes.get(id)) {
+            warn!(
+                mapping = lane.name(),
+                entity = %lane.planned.stored.entity,
+                now = %raw.name,
+                "its table has got another name, and what is changed there is not its own: it is built again once \
+                 there is a table of its name",
+            );
+        }
+        if !meant.is_empty() {
+            self.renew(&meant, self.context.config.source.purge_on_repair, Vec::new());
+        }
+    }
+
+    /// The mappings that have documents of a table, and go on.
+    fn built_from(&self, table: u32) -> Vec<LaneId> {
+        let meant = |lane: &&Lane| {
+            let Planned { table: of, cancelled, stored, .. } = &lane.planned;
+            of.oid == table && !cancelled && stored.generation > 0
+        };
+        self.lanes.values().filter(meant).map(|lane| lane.id).collect()
     }
 
     /// Each mapping that is meant gets a new generation, also one that cannot run now: it is backfilled when it

@@ -141,6 +141,15 @@ pub enum TermError {
         /// The publication.
         publication: String,
     },
+    /// The publication was altered as a whole, on a server that leaves out in silence what it cannot decode.
+    #[error(
+        "the publication {publication} was renamed or altered: from Postgres 18 on, what was changed while it had \
+         another name is left out of the stream in silence"
+    )]
+    Altered {
+        /// The publication.
+        publication: String,
+    },
     /// A table was dropped and made again.
     #[error("the table {entity} was dropped and created again: a new term takes it up")]
     Recreated {
@@ -153,16 +162,22 @@ impl TermError {
     /// Why reading the slot again does not help, and the next term has to give it up: the walsender has come to changes
     /// that were written while the publication did not exist (SQLSTATE 42704), or the server has given it up itself.
     pub(super) fn gives_up(&self, publication: &str) -> Option<String> {
-        let Self::Postgres(error) = self else { return None };
+        let undecodable = || {
+            format!(
+                "the slot has changes from when the publication {publication} did not exist, which nobody can decode"
+            )
+        };
+        let error = match self {
+            Self::Postgres(error) => error,
+            // It may have passed over such.
+            Self::Altered { .. } => return Some(undecodable()),
+            _ => return None,
+        };
         if error.kind() == ErrorKind::SlotLost {
             return Some(error.to_string());
         }
         let named = error.to_string().contains(&format!("\"{publication}\""));
-        (error.sqlstate() == Some("42704") && named).then(|| {
-            format!(
-                "the slot has changes from when the publication {publication} did not exist, which nobody can decode"
-            )
-        })
+        (error.sqlstate() == Some("42704") && named).then(undecodable)
     }
 
     /// Whether only somebody can help who changes what is in the way.
@@ -185,6 +200,7 @@ impl TermError {
             | Self::NoAnswer { .. }
             | Self::Moved { .. }
             | Self::AnotherSlot { .. }
+            | Self::Altered { .. }
             | Self::Recreated { .. }
             | Self::HalfMade { .. }
             | Self::Unpublished { .. } => true,

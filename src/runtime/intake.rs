@@ -112,6 +112,10 @@ impl Pump {
     ) -> Result<(), TermError> {
         if !self.subscriptions.contains(&raw.name) {
             connection.assembler.define_ignored(raw.oid);
+            if self.lanes.values().any(|lane| lane.planned.table.oid == raw.oid) {
+                self.flush(connection, FlushReason::Relation);
+                self.renamed_away(&raw);
+            }
             return Ok(());
         }
         let another =

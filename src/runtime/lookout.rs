@@ -1,7 +1,8 @@
 //! Watches the mapped tables for what the stream does not tell: a table that could not be used and now can, one
 //! that was dropped and made again before any row of it was changed, and one that is published no more.
 //!
-//! It only looks, on a connection of its own, and says what a new term should take up.
+//! It looks, on a connection of its own, and says what a new term should take up. For what was missed beyond doubt it
+//! asks for a backfill first, as operators do.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -12,15 +13,21 @@ use crate::{
     config::Config,
     model::EntityName,
     postgres::{
-        Client, ConnectSettings, PublicationPlan, Purpose, find_publication, pending_change, published_tables,
+        Client, ConnectSettings, PublicationPlan, PublicationState, Purpose, find_publication,
+        pending_change, published_tables,
     },
+    state::{Store, Target},
 };
 
 use super::{
     answer::answered,
     error::TermError,
+    partitions::Partitions,
     plan::{self, TableState, Tables, WantedMapping},
 };
+
+/// The first server that leaves out in silence what was written while there was no publication of the name.
+const SILENT: u32 = 18;
 
 /// How often the catalogue is looked at.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -30,8 +37,8 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The pump's end.
 #[derive(Debug)]
 pub(super) struct Lookout {
-    /// Sentences: why a new term is to begin.
-    pub(super) news: mpsc::UnboundedReceiver<String>,
+    /// Sentences: why a new term is to begin. Or how this one failed.
+    pub(super) news: mpsc::UnboundedReceiver<Result<String, TermError>>,
     // Aborts the task when the term ends.
     _task: JoinSet<()>,
 }
@@ -46,8 +53,16 @@ impl Lookout {
         publication: Option<u32>,
     ) -> Self {
         let (tell, news) = mpsc::unbounded_channel();
-        let watch =
-            Watch { settings: settings.clone(), config, wanted, tables, publication, told: BTreeMap::new() };
+        let watch = Watch {
+            settings: settings.clone(),
+            config,
+            wanted,
+            tables,
+            publication,
+            edition: None,
+            partitions: Partitions::default(),
+            told: BTreeMap::new(),
+        };
         let mut task = JoinSet::new();
         task.spawn(watch.serve(tell));
         Self { news, _task: task }
@@ -61,22 +76,35 @@ struct Watch {
     tables: Tables,
     /// The publication with which the term began.
     publication: Option<u32>,
+    /// Its edition, as it was first seen.
+    edition: Option<String>,
+    partitions: Partitions,
     /// Problems of tables that run, as they were last told.
     told: BTreeMap<EntityName, String>,
 }
 
 impl Watch {
-    async fn serve(mut self, tell: mpsc::UnboundedSender<String>) {
+    async fn serve(mut self, tell: mpsc::UnboundedSender<Result<String, TermError>>) {
         let mut client = None;
         loop {
+            if self.edition.is_none()
+                && let Err(error) = self.look_first(&mut client).await
+            {
+                debug!(%error, "publication and partitions could not be looked at");
+                client = None;
+            }
             tokio::time::sleep(INTERVAL).await;
             match answered("the catalogue", LIMIT, self.look(&mut client)).await {
                 Ok(Some(news)) => {
                     // The term ends on the first.
-                    let _ = tell.send(news);
+                    let _ = tell.send(Ok(news));
                     return;
                 }
                 Ok(None) => {}
+                Err(failure @ TermError::Altered { .. }) => {
+                    let _ = tell.send(Err(failure));
+                    return;
+                }
                 Err(error) => {
                     debug!(%error, "the tables could not be looked at");
                     client = None;
@@ -92,7 +120,38 @@ impl Watch {
         })
     }
 
+    /// What later looks are compared with.
+    async fn look_first(&mut self, client: &mut Option<Client>) -> Result<(), TermError> {
+        self.look_at_partitions(client).await?;
+        let client = self.connected(client).await?;
+        let found = find_publication(client, &self.config.source.publication).await?;
+        self.edition = found.map(|found| found.edition);
+        Ok(())
+    }
+
+    /// Which partitions came that this server's connection does not publish. Where changes may have been missed, the
+    /// table is to be read again.
+    async fn look_at_partitions(&mut self, client: &mut Option<Client>) -> Result<Option<String>, TermError> {
+        let client = self.connected(client).await?;
+        let arrived = self.partitions.look(client, &self.tables).await?;
+        let store = Store::new(self.config.source.slot.as_str());
+        for entity in &arrived.attached {
+            warn!(
+                %entity,
+                "CHANGES MAY HAVE BEEN MISSED: a table was attached to it as a partition, and a connection of Postgres \
+                 14 goes on without its changes; its documents are purged where the sink can, and it is backfilled again",
+            );
+            store.ask(client, &Target::Table(entity.clone()), &[None], true).await?;
+        }
+        let told = arrived.entities.first();
+        Ok(told
+            .map(|entity| format!("the table {entity} has got a partition, which needs another connection")))
+    }
+
     async fn look(&mut self, client: &mut Option<Client>) -> Result<Option<String>, TermError> {
+        if let Some(news) = self.look_at_partitions(client).await? {
+            return Ok(Some(news));
+        }
         let client = self.connected(client).await?;
         let (now, _) = plan::look(&self.config, client, &self.wanted).await?;
         if let Some(news) = self.publication_news(client, &now).await? {
@@ -117,8 +176,14 @@ impl Watch {
         if self.publication != found.as_ref().map(|found| found.oid) {
             return Ok(Some(format!("the publication {name} was dropped or made anew")));
         }
-        if self.config.source.manage_publication && found.is_some_and(|found| !found.is_whole()) {
+        let managed = self.config.source.manage_publication;
+        if managed && found.as_ref().is_some_and(|found| !found.is_whole()) {
             return Ok(Some(format!("the publication {name} leaves operations out")));
+        }
+        let altered =
+            |found: &PublicationState| self.edition.as_ref().is_some_and(|edition| *edition != found.edition);
+        if client.server_version() >= SILENT && found.as_ref().is_some_and(altered) {
+            return Err(TermError::Altered { publication: name.clone() });
         }
         let published = published_tables(client, name).await?;
         // Of those that run: the others are taken up when they become usable.

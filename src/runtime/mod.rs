@@ -31,6 +31,7 @@ mod lane;
 mod lookout;
 mod metrics;
 mod outlet;
+mod partitions;
 mod plan;
 mod pump;
 mod readers;

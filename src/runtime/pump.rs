@@ -177,7 +177,7 @@ impl Pump {
                     }
                 }
                 Some(news) = self.lookout.news.recv() => {
-                    info!("{news}: a new term takes it up");
+                    info!("{}: a new term takes it up", news?);
                     return Ok(Stopped::Again);
                 }
                 Some(plugins) = reloads.recv() => {

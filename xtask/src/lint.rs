@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use testkit::command::on_path;
 
+use crate::fuzz;
 use crate::steps::{GUESTS, Steps, cargo, pass_through};
 
 /// Items without `pub` are documented for those who read the sources, and may link to each other.
@@ -31,16 +32,21 @@ pub(crate) fn formatting(steps: &mut Steps) {
 pub(crate) fn clippy(steps: &mut Steps) {
     steps.step("clippy", || {
         let all = ["--all-targets", "--", "--deny", "warnings"];
-        pass_through(cargo(&["clippy", "--quiet", "--workspace"]).args(all))?;
+        pass_through(cargo(&["clippy", "--quiet", "--workspace"]).args(left_out()).args(all))?;
         pass_through(cargo(&["clippy", "--quiet", "--workspace", "--manifest-path", GUESTS]).args(all))
     });
+}
+
+/// The fuzz targets, where libFuzzer cannot be compiled.
+fn left_out() -> &'static [&'static str] {
+    if fuzz::is_possible() { &[] } else { &["--exclude", "anabranch-fuzz"] }
 }
 
 /// After clippy, whose metadata of the dependencies it uses.
 pub(crate) fn documentation(steps: &mut Steps) {
     steps.step("documentation", || {
         let arguments = ["doc", "--quiet", "--no-deps", "--workspace", "--document-private-items"];
-        pass_through(cargo(&arguments).env("RUSTDOCFLAGS", RUSTDOC))?;
+        pass_through(cargo(&arguments).args(left_out()).env("RUSTDOCFLAGS", RUSTDOC))?;
         let sdk = ["doc", "--quiet", "--no-deps", "--package", "anabranch-sdk", "--manifest-path", GUESTS];
         pass_through(cargo(&sdk).env("RUSTDOCFLAGS", RUSTDOC))
     });

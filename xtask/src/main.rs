@@ -1,5 +1,5 @@
 //! Development commands of Anabranch: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bench`,
-//! `cargo xtask lint`.
+//! `cargo xtask fuzz`, `cargo xtask lint`.
 //!
 //! Each does its own set-up and says in one line what it does and what came of it. Exit code 0: all went well;
 //! 1: something did not; 2: wrong arguments; 130: interrupted.
@@ -9,11 +9,13 @@
 
 mod bench;
 mod demo;
+mod fuzz;
 mod languages;
 mod lint;
 mod setup;
 mod steps;
 mod test;
+mod versions;
 
 use std::process::ExitCode;
 
@@ -34,6 +36,8 @@ enum Command {
     Test(test::Arguments),
     /// What Anabranch costs: ratios against Postgres's own programs, latency and memory
     Bench(bench::Arguments),
+    /// libFuzzer on frames, pgoutput messages, values and config files
+    Fuzz(fuzz::Arguments),
     /// Formatting, clippy and documentation, all warnings denied
     Lint,
 }
@@ -43,6 +47,7 @@ fn main() -> ExitCode {
         Command::Demo(arguments) => demo::run(arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Fuzz(arguments) => fuzz::run(&arguments),
         Command::Lint => lint::run(),
     };
     match outcome {

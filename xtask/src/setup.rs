@@ -25,8 +25,12 @@ pub(crate) fn language(language: Language) -> Result<String> {
 
 /// Finds or installs a Postgres server.
 pub(crate) fn postgres() -> Result<String> {
-    let binaries = Binaries::find_or_install()?;
-    Ok(format!("Postgres {} in {}", binaries.major, binaries.dir.display()))
+    Ok(described(&Binaries::find_or_install()?))
+}
+
+/// One line for people.
+pub(crate) fn described(binaries: &Binaries) -> String {
+    format!("Postgres {} in {}", binaries.major, binaries.dir.display())
 }
 
 /// Builds the `anabranch` binary; returns its path.

@@ -122,6 +122,20 @@ pub(crate) fn test(command: &mut Command) -> Result<String> {
     Ok(sums.to_string())
 }
 
+/// As [`test`], beside other commands: the output is shown if it fails, as part of the error.
+pub(crate) fn test_aside(command: &mut Command) -> Result<String> {
+    let output =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {}", shown(command)))?;
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let mut sums = TestSums::default();
+    said.lines().for_each(|line| sums.add(line));
+    if !output.status.success() {
+        bail!("`{}`: {}; {sums}\n{said}", shown(command), output.status);
+    }
+    Ok(sums.to_string())
+}
+
 fn shown(command: &Command) -> String {
     let words = command.get_args().map(|word| word.to_string_lossy());
     words.fold("cargo".to_owned(), |shown, word| shown + " " + &word)

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use testkit::guests::Language;
+use testkit::postgres::Binaries;
 
 use crate::steps::{GUESTS, Steps, cargo, test};
-use crate::{languages, lint, setup};
+use crate::{fuzz, languages, lint, setup, versions};
 
 /// Arguments of `cargo xtask test`.
 #[derive(clap::Args)]
@@ -14,6 +15,10 @@ pub(crate) struct Arguments {
     /// Run only tests whose names contain this, and neither lint nor documentation
     #[arg(long)]
     filter: Option<String>,
+
+    /// Run on this major version of Postgres, on it alone; fetched where it is not installed
+    #[arg(long, value_name = "MAJOR")]
+    postgres: Option<u32>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -31,8 +36,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         steps.step(name, || setup::language(language));
     }
     // Without these nothing else can succeed.
+    let mut server = None;
     let ready = steps.step("a Rust for guests", setup::toolchain)
-        && steps.step("a Postgres server", setup::postgres)
+        && steps.step("a Postgres server", || {
+            let found = match arguments.postgres {
+                Some(major) => Binaries::of_major(major)?,
+                None => Binaries::find_or_install()?,
+            };
+            let text = setup::described(&found);
+            server = Some(found);
+            Ok(text)
+        })
         && steps.step("the host", || {
             let binary = setup::host(false)?;
             let text = binary.display().to_string();
@@ -40,11 +54,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
             Ok(text)
         })
         && steps.step("the guests", || setup::guests(host.as_ref().context("there is no host")?));
-    if !ready {
-        return Ok(steps.finish("test"));
-    }
+    let Some(server) = server.filter(|_| ready) else { return Ok(steps.finish("test")) };
     let filter = arguments.filter.as_deref();
-    steps.step("tests", || test(cargo(&["test", "--no-fail-fast"]).args(filter).env(THREADS, threads())));
+    let threads = (THREADS, threads());
+    steps.step("tests", || {
+        let mut suite = cargo(&["test", "--no-fail-fast"]);
+        test(suite.args(filter).env(threads.0, &threads.1).env(versions::PG_BIN, &server.dir))
+    });
+    if whole && arguments.postgres.is_none() {
+        // Beside each other: the tests wait for servers most of the time.
+        let fuzzing = fuzz::begin(&mut steps, fuzz::MINUTE, None);
+        versions::matrix(&mut steps, server.major, &threads);
+        fuzz::end(&mut steps, fuzzing);
+    }
     steps.step("tests of the guests and their SDK", || {
         // Natively: a transform is tested without WebAssembly.
         test(cargo(&["test", "--workspace", "--no-fail-fast", "--manifest-path", GUESTS]).args(filter))
