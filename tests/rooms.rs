@@ -52,6 +52,7 @@ const PLACES: &[(&str, &[&str], &str)] = &[
             "plugin/",
             "runtime/supervisor.rs",
             "runtime/plan.rs",
+            "runtime/telemetry/traces.rs",
             "cli/",
         ],
         "only who uses a secret sees its text",

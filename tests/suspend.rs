@@ -181,3 +181,42 @@ async fn somebody_else_on_the_slot_is_named() {
     assert_eq!(code, 1, "{said}");
     assert!(said["error"]["message"].as_str().unwrap().contains("pg_terminate_backend"), "{said}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_of_others_are_left_alone() {
+    let scene = built().await;
+    let other = testkit::shared().unwrap().create_database().await.unwrap();
+    let url = other.url.as_str();
+    let ask = |slot: &str, url: &str| {
+        let (code, said) = run(&scene.host, &["suspend", "--timeout", "5s", "--url", url, "--slot", slot]);
+        (code, said.to_string())
+    };
+    // The slot of a host that runs, by a wrong database.
+    let ours = scene.database.name.clone();
+    let (code, said) = ask(&ours, url);
+    assert!(code == 1 && said.contains(&format!("is a slot of database {ours}")), "{said}");
+    assert_eq!(scene.slot("active").await.as_deref(), Some("true"));
+    assert!(!scene.host.log().contains("ends the walsender"), "{}", scene.host.log_tail());
+    // One of the same database that no host has made, one of another plugin, and a standby's.
+    let names = ["pgoutput", "test_decoding"].map(|plugin| format!("{ours}_{plugin}"));
+    for (name, plugin) in names.iter().zip(["pgoutput", "test_decoding"]) {
+        let make = format!("select pg_create_logical_replication_slot('{name}', '{plugin}')");
+        scene.client.batch_execute(&make).await.unwrap();
+    }
+    let physical = format!("{ours}_standby");
+    scene
+        .client
+        .batch_execute(&format!("select pg_create_physical_replication_slot('{physical}')"))
+        .await
+        .unwrap();
+    for name in names.iter().chain([&physical]) {
+        let (code, said) = ask(name, &scene.database.url);
+        assert!(code == 1 && said.contains("somebody else's"), "{name}: {said}");
+        let there = format!("select count(*)::text from pg_replication_slots where slot_name = '{name}'");
+        assert_eq!(scene.text(&there).await, "1", "{name}");
+        scene.client.batch_execute(&format!("select pg_drop_replication_slot('{name}')")).await.unwrap();
+    }
+    // A name that was mistyped.
+    let (code, said) = run(&scene.host, &["suspend", "--url", url, "--slot", "mistyped"]);
+    assert_eq!((code, &said["known"]), (0, &false.into()), "{said}");
+}

@@ -38,6 +38,8 @@ struct SuspendShape {
     installation: String,
     /// Whether it was not suspended before.
     new: bool,
+    /// Whether a host of this name has ever run in this database.
+    known: bool,
     /// Whether nobody streams any more, and what is not kept is gone.
     settled: bool,
     keep_slot: bool,
@@ -50,11 +52,12 @@ struct SuspendShape {
 pub(super) fn suspend(context: &Context, arguments: &SuspendArguments) -> anyhow::Result<Exit> {
     let shape = with_control(context, &arguments.source, async |control| {
         let (reason, limit) = (arguments.reason.as_deref(), arguments.timeout);
-        let Suspended { new, suspension, leader } =
+        let Suspended { new, known, suspension, leader } =
             control.suspend(arguments.keep_slot, reason, limit).await?;
         Ok(SuspendShape {
             installation: control.installation().to_owned(),
             new,
+            known,
             settled: suspension.settled,
             keep_slot: suspension.keep_slot,
             reason: suspension.reason,
@@ -68,7 +71,7 @@ pub(super) fn suspend(context: &Context, arguments: &SuspendArguments) -> anyhow
 }
 
 fn suspended(shape: &SuspendShape) -> String {
-    let SuspendShape { installation, new, settled, keep_slot, since, leader, .. } = shape;
+    let SuspendShape { installation, new, known, settled, keep_slot, since, leader, .. } = shape;
     if !settled {
         let who = match leader {
             Some(leader) => format!("{leader} leads and has not ended its work"),
@@ -76,6 +79,12 @@ fn suspended(shape: &SuspendShape) -> String {
         };
         return format!(
             "{installation} is to be suspended, but {who}; no other host will stream; suspend again to wait"
+        );
+    }
+    if !known {
+        return format!(
+            "no host of {installation} has run in this database: if that is its name, hosts that start will idle until \
+             `anabranch resume`; otherwise check --url and --slot, and resume it"
         );
     }
     let begun = if *new { "is suspended".to_owned() } else { format!("has been suspended since {since}") };

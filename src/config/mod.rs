@@ -14,6 +14,7 @@ mod secret;
 mod section;
 mod settings;
 mod sinks;
+mod source;
 mod unit;
 
 use std::{fs, path::Path};

@@ -31,6 +31,8 @@ const RELEASED_WITHIN: Duration = Duration::from_secs(15);
 pub struct Suspended {
     /// Whether it was not suspended before.
     pub new: bool,
+    /// Whether a host has run before.
+    pub known: bool,
     /// Where it stands; not settled where the time was too short.
     pub suspension: Suspension,
     /// Who leads still, where it is not settled.
@@ -50,6 +52,8 @@ impl Control {
         limit: Duration,
     ) -> Result<Suspended, ControlError> {
         self.writable().await?;
+        let known = self.store.installation(&self.client).await?.is_some();
+        self.refuse_slot_of_others(known).await?;
         let new = self.store.suspend(&self.client, keep_slot, reason).await?;
         let until = Instant::now() + limit;
         let settled = timeout_at(until, async {
@@ -62,7 +66,33 @@ impl Control {
             Ok(settled) => settled.map(|()| None)?,
             Err(_) => holder(&self.client, &self.installation).await?,
         };
-        Ok(Suspended { new, suspension: self.suspension().await?, leader })
+        Ok(Suspended { new, known, suspension: self.suspension().await?, leader })
+    }
+
+    /// A slot of the installation's name may be anybody's in the cluster.
+    async fn refuse_slot_of_others(&self, known: bool) -> Result<(), ControlError> {
+        let name = &self.installation;
+        let Some(slot) = find_slot(&self.client, name).await? else { return Ok(()) };
+        let database: String = self
+            .client
+            .query_one("select current_database()::text", &[])
+            .await
+            .and_then(|row| row.try_get(0))
+            .map_err(crate::postgres::Error::from)?;
+        let whose = match &slot.database {
+            None => "is a physical slot".to_owned(),
+            Some(other) if *other != database => {
+                format!("is a slot of database {other}, and this is {database}")
+            }
+            Some(_) if slot.plugin.as_deref() != Some("pgoutput") => "is not for pgoutput".to_owned(),
+            Some(_) if !known => {
+                "is there, and no host of this installation has run in this database".to_owned()
+            }
+            Some(_) => return Ok(()),
+        };
+        Err(ControlError::Usage(format!(
+            "slot {name} {whose}: it is somebody else's, and is left alone; check --url and --slot"
+        )))
     }
 
     /// Lets an installation go on; says whether it was suspended. Where its slot was dropped, every mapped table

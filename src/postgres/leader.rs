@@ -297,7 +297,8 @@ async fn leads(client: &Client, leadership: &Leadership) -> Result<(), Error> {
 async fn end_walsender(client: &Client, installation: &str) -> Result<bool, Error> {
     let sql = "select s.active_pid, pg_terminate_backend(s.active_pid) from pg_replication_slots as s \
                join pg_stat_activity as a on a.pid = s.active_pid \
-               where s.slot_name = $1 and a.application_name like '%' || $2";
+               where s.slot_name = $1 and s.database = current_database() \
+               and a.application_name like '%' || $2";
     let suffix = format!("/{}", Purpose::Stream.as_str());
     let rows = client.query(sql, &[&installation, &suffix]).await?;
     for row in &rows {

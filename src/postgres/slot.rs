@@ -152,12 +152,14 @@ pub async fn find_slot(client: &Client, name: &str) -> Result<Option<SlotState>,
     }))
 }
 
-/// Drops the slot of exactly this name, if there is one. Says whether there was.
+/// Drops the slot of exactly this name, if there is one for pgoutput in this database: slots are the whole cluster's,
+/// and others of the name are somebody else's. Says whether there was.
 ///
 /// # Errors
 /// [`ErrorKind::SlotInUse`] while it is streamed.
 pub async fn drop_slot(client: &Client, name: &str) -> Result<bool, Error> {
-    let sql = "select pg_drop_replication_slot(slot_name) from pg_replication_slots where slot_name = $1";
+    let sql = "select pg_drop_replication_slot(slot_name) from pg_replication_slots \
+               where slot_name = $1 and plugin = 'pgoutput' and database = current_database()";
     Ok(client.execute(sql, &[&name]).await? > 0)
 }
 

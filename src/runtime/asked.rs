@@ -38,7 +38,8 @@ impl Pump {
         None
     }
 
-    fn control(&mut self, stored: &[StoredControl]) {
+    /// Pauses and rates hold from now on.
+    pub(super) fn control(&mut self, stored: &[StoredControl]) {
         let mut controls = Controls::default();
         for control in stored {
             let StoredControl { entity, paused, rows_per_second } = control;

@@ -8,7 +8,7 @@
 //! - which threads what runs on → `background`
 //! - one leadership from lock to release → `term`, with `source` and `plan`; none, while it is suspended → `suspended`
 //! - whether the source is still the one that was read → `history`; a slot that somebody has → `held`; what is kept for it → `slot_watch`; links that are dead → `answer`
-//! - the loop over the stream → `pump`, `intake`; what is streamed before its commit → `spool`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
+//! - the loop over the stream → `pump`, `intake`, its end `drain`; what is streamed before its commit → `spool`; a plugin that changes → `reload`, `swap`; one mapping → `lane`, `blame`; the backfill → `branch`, `readers`
 //! - what operators ask for → `requests`, `asked`; tables that change behind the stream's back → `lookout`
 //! - what it tells of itself → `health`, `metrics` with `gauges` and `tally`, `survey`; over HTTP → `http`; logs and
 //!   traces → `telemetry`
@@ -20,6 +20,7 @@ mod background;
 mod blame;
 mod branch;
 mod delivery;
+mod drain;
 mod error;
 mod gauges;
 mod health;

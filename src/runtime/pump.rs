@@ -28,9 +28,8 @@ use super::{
     branch::Branch,
     error::TermError,
     intake::Connection,
-    lane::{LaneEvent, LaneHandle},
+    lane::LaneEvent,
     lookout::Lookout,
-    metrics::FlushReason,
     plan::ReloadContext,
     readers::ReadEvent,
     relations::Relations,
@@ -44,7 +43,7 @@ use super::{
 };
 
 /// How often the pump looks at what has no event of its own.
-const TICK: Duration = Duration::from_millis(50);
+pub(super) const TICK: Duration = Duration::from_millis(50);
 /// How often positions are saved in the state schema.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon a visibility probe may follow another.
@@ -52,9 +51,6 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long chunks wait behind live changes that do not end; then those that are ready have their turn.
 const LONGEST_YIELD: Duration = Duration::from_millis(200);
-
-/// How long a drain waits for what was delivered to become visible; what does not is streamed again.
-const SETTLE_LIMIT: Duration = Duration::from_secs(2);
 
 /// Bounds of the pump.
 #[derive(Clone, Debug)]
@@ -285,7 +281,7 @@ impl Pump {
 
     // --- what lanes, readers, the scribe and the clock say ---------------------------------------------
 
-    fn on_lane_event(&mut self, event: LaneEvent) {
+    pub(super) fn on_lane_event(&mut self, event: LaneEvent) {
         match event {
             LaneEvent::Accepted { lane, work, chunk, timing } => {
                 self.ledger.accepted(lane, work);
@@ -355,7 +351,7 @@ impl Pump {
         self.carry_out(commands);
     }
 
-    fn on_scribe_event(&mut self, event: ScribeEvent) -> Result<(), TermError> {
+    pub(super) fn on_scribe_event(&mut self, event: ScribeEvent) -> Result<(), TermError> {
         match event {
             ScribeEvent::Snapshot(snapshot) => {
                 self.probe.pending = false;
@@ -405,7 +401,7 @@ impl Pump {
         Ok(())
     }
 
-    fn ask_probe(&mut self) {
+    pub(super) fn ask_probe(&mut self) {
         if !self.probe.pending && self.probe.last.elapsed() >= PROBE_INTERVAL {
             self.probe = Probe { pending: true, last: Instant::now() };
             self.scribe.note(Note::Probe);
@@ -416,7 +412,7 @@ impl Pump {
 
     /// Tells the server what it may forget: what every sink has accepted, what is visible, and what is saved,
     /// so that a slot that is ahead of the saved position is known to be another one.
-    fn confirm(&mut self, connection: &Connection) {
+    pub(super) fn confirm(&mut self, connection: &Connection) {
         if self.secured > connection.status.flushed() {
             connection.status.confirm(self.secured);
         }
@@ -435,7 +431,7 @@ impl Pump {
         }
     }
 
-    fn save_positions(&mut self) {
+    pub(super) fn save_positions(&mut self) {
         let confirmed = self.confirmable();
         self.saving = Saving { last: Instant::now(), worked: false, noted: confirmed };
         let accepted =
@@ -460,54 +456,6 @@ impl Pump {
                 &self.scribe,
             );
             commands.extend(more);
-        }
-    }
-
-    // --- ending ---------------------------------------------------------------------------------------
-
-    /// Delivers and confirms what is in hand; gives up at the limit.
-    async fn drain(&mut self, connection: &mut Connection) -> Result<(), TermError> {
-        if !connection.assembler.in_transaction() {
-            self.flush(connection, FlushReason::Drain);
-        }
-        let began = Instant::now();
-        let limit = tokio::time::sleep(self.settings.drain_limit);
-        tokio::pin!(limit);
-        let mut ticker = tokio::time::interval(TICK);
-        loop {
-            let waiting =
-                self.lanes.iter().any(|(&id, lane)| lane.works() && self.ledger.outstanding(id) > 0);
-            let settled = self.machine.limbo().is_empty() || began.elapsed() > SETTLE_LIMIT;
-            if !waiting && settled && self.confirmable() > self.saving.noted {
-                self.save_positions();
-            }
-            self.confirm(connection);
-            if !waiting && settled && self.secured >= self.saving.noted {
-                break;
-            }
-            tokio::select! {
-                Some(event) = self.lane_events.recv() => self.on_lane_event(event),
-                Some(event) = self.scribe.events.recv() => self.on_scribe_event(event)?,
-                _ = ticker.tick() => {
-                    self.ask_probe();
-                    self.observe(connection);
-                }
-                () = &mut limit => {
-                    warn!("the drain took too long: what was not accepted will be delivered again");
-                    break;
-                }
-            }
-        }
-        self.confirm(connection);
-        Ok(())
-    }
-
-    /// Ends every lane.
-    pub(super) async fn join_lanes(&mut self) {
-        for (_, lane) in std::mem::take(&mut self.lanes) {
-            if let Some(handle) = lane.handle {
-                LaneHandle::join(handle).await;
-            }
         }
     }
 }

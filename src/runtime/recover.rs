@@ -155,8 +155,9 @@ fn had_documents(plan: &Planned) -> bool {
 fn is_from_later(token: &Token, source: &Source) -> bool {
     let Source { installation, system, .. } = source;
     let history = History { system: system.system_identifier.clone(), timeline: system.timeline };
-    // A token may be of the very term that begins now, where a host has crashed between the two.
-    let ours = token.history.system == history.system && token.leadership > installation.term;
+    // Whoever delivers has saved the number of its term before: no sink has one of the term that begins now, unless
+    // the source has forgotten it.
+    let ours = token.history.system == history.system && token.leadership >= installation.term;
     ours || (token.history == history && token.position > system.flushed)
 }
 

@@ -180,6 +180,7 @@ async fn lead(
     planned.iter_mut().for_each(|plan| plan.token.leadership = source.installation.term);
     Store::new(context.config.source.slot.as_str()).save_installation(&state, &source.installation).await?;
     Store::new(context.config.source.slot.as_str()).forget_suspension(&state).await?;
+    let controls = Store::new(context.config.source.slot.as_str()).controls(&state).await?;
     let term = source.installation.term;
     context.health.note(|state, _| state.term = Some(term));
     context.memory.begins(&source.installation, source.system.flushed);
@@ -188,6 +189,8 @@ async fn lead(
     let lookout = Lookout::start(&context.settings, config, wanted, tables, publication);
     let parts = Parts { control, state, lookout, lease };
     let mut pump = assemble(context, plugins, planned, &source, parts);
+    // Before the first reading.
+    pump.control(&controls);
     pump.begin_backfills(&scoped);
     let ended = stream(context, &mut pump, &source, reloads, shutdown, streamed).await;
     pump.join_lanes().await;

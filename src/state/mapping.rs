@@ -85,8 +85,9 @@ impl MappingStatus {
 
 impl Store {
     /// These tables were not published for a while, and what was changed of them meanwhile is not in the stream:
-    /// their mappings become another generation, and their runs begin anew. A table of another oid is another
-    /// table, and left alone. Gives the mappings' names.
+    /// their mappings become another generation, and their runs begin anew. What the slot still has of the time before
+    /// is passed over: it would bring back what was deleted meanwhile. A table of another oid is another table, and left
+    /// alone. Gives the mappings' names.
     pub async fn miss_changes(
         &self,
         client: &Client,
@@ -95,7 +96,8 @@ impl Store {
     ) -> Result<Vec<String>, StateError> {
         let rebuild = "update anabranch.mapping as m \
                        set generation = case when m.built < m.generation then m.generation \
-                       else m.generation + 1 end, purge = m.purge or $4, updated_at = now() \
+                       else m.generation + 1 end, purge = m.purge or $4, \
+                       accepted = greatest(m.accepted, pg_current_wal_insert_lsn()), updated_at = now() \
                        from unnest($2::text[], $3::oid[]) as t (entity, oid) where m.installation = $1 \
                        and m.entity = t.entity and m.table_oid = t.oid and m.generation > 0 \
                        returning m.name, m.entity";

@@ -253,6 +253,24 @@ async fn a_pause_holds_reading_and_waiting_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pause_holds_from_the_first_reading_after_a_restart() {
+    let mut shop = Shop::built(3000, 100).await;
+    shop.midway().await;
+    let rows = "select rows::text from anabranch.run where entity = 'public.products' and status = 'running'";
+    for generation in 2..4 {
+        assert!(shop.scene.host.terminate(SOON).unwrap().success());
+        let before = shop.text(rows).await;
+        shop.scene.host.start().unwrap();
+        // Another table is read from its first row to its last meanwhile.
+        shop.asked(&["request", "orders"]);
+        shop.reached("orders", generation).await;
+        assert_eq!(shop.text(rows).await, before, "{}", shop.scene.host.log_tail());
+    }
+    shop.go_on(2).await;
+    shop.check().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn waiting_tells_how_far_it_is_and_what_holds_it_back() {
     let shop = Shop::built(3000, 10).await;
     shop.asked(&["rate", "300", PRODUCTS]);
