@@ -56,13 +56,15 @@ pub struct Error {
     kind: ErrorKind,
     sqlstate: Option<String>,
     message: String,
+    /// The function of the server that reported it.
+    routine: Option<String>,
     /// The change that the server was at, where it says so.
     at: Option<Lsn>,
 }
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, sqlstate: None, message: message.into(), at: None }
+        Self { kind, sqlstate: None, message: message.into(), routine: None, at: None }
     }
 
     pub(crate) fn settings(message: impl Into<String>) -> Self {
@@ -101,12 +103,22 @@ impl Error {
             None if is_too_large(sqlstate, message) => ErrorKind::TooLarge,
             None => kind_of(sqlstate),
         };
-        Self { kind, sqlstate: Some(sqlstate.to_owned()), message: text, at: None }
+        Self { kind, sqlstate: Some(sqlstate.to_owned()), message: text, routine: None, at: None }
+    }
+
+    /// The same error with the function of the server that reported it, which tells in every language what it is.
+    pub(crate) fn by_routine(mut self, routine: Option<&str>) -> Self {
+        if self.sqlstate() == Some("54000") && routine.is_some_and(|name| LARGE.contains(&name)) {
+            self.kind = ErrorKind::TooLarge;
+        }
+        self.routine = routine.map(str::to_owned);
+        self
     }
 
     /// The body of an ErrorResponse message.
     pub(crate) fn from_fields(mut body: &[u8]) -> Self {
-        let (mut code, mut message, mut hint, mut at) = (String::new(), String::new(), None, None);
+        let (mut code, mut message) = (String::new(), String::new());
+        let (mut hint, mut routine, mut at) = (None, None, None);
         while let Some((&field, rest)) = body.split_first().filter(|(field, _)| **field != 0) {
             let end = memchr::memchr(0, rest).unwrap_or(rest.len());
             let text = String::from_utf8_lossy(&rest[..end]).into_owned();
@@ -114,13 +126,15 @@ impl Error {
                 b'C' => code = text,
                 b'M' => message = text,
                 b'H' => hint = Some(text),
+                b'R' => routine = Some(text),
                 // Nothing else is taken of it: it may quote values.
                 b'W' => at = associated_lsn(&text),
                 _ => {}
             }
             body = rest.get(end + 1..).unwrap_or_default();
         }
-        Self { at, ..Self::server(&code, &message, hint.as_deref()) }
+        let error = Self::server(&code, &message, hint.as_deref()).by_routine(routine.as_deref());
+        Self { at, ..error }
     }
 
     /// The same error with what was being done put before it.
@@ -145,6 +159,13 @@ impl Error {
     #[must_use]
     pub fn sqlstate(&self) -> Option<&str> {
         self.sqlstate.as_deref()
+    }
+
+    /// The function of the server that reported it: never translated, unlike the message (Postgres documentation,
+    /// "Error and Notice Message Fields"). A server may be told to leave it out.
+    #[must_use]
+    pub fn routine(&self) -> Option<&str> {
+        self.routine.as_deref()
     }
 
     /// The change that the server was at, where it says so.
@@ -188,8 +209,12 @@ impl Error {
     }
 }
 
-/// Postgres's own limit of 1 GiB for one piece of memory, in the words of `palloc` and of string buffers (the second
-/// says `out of memory` up to 16).
+/// Who reports, by SQLSTATE 54000, that a text would be larger than the limit.
+const LARGE: [&str; 4] =
+    ["enlargeStringInfo", "pg_do_encoding_conversion", "perform_default_encoding_conversion", "byteaout"];
+
+/// Postgres's own limit of 1 GiB for one piece of memory, in the words of `palloc`, which are in no other language, and
+/// of string buffers (they say `out of memory` up to 16).
 fn is_too_large(sqlstate: &str, message: &str) -> bool {
     match sqlstate {
         "XX000" => message.starts_with("invalid memory alloc request size"),
@@ -232,7 +257,7 @@ impl std::error::Error for Error {}
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Self {
         if let Some(db) = error.as_db_error() {
-            return Self::server(db.code().code(), db.message(), db.hint());
+            return Self::server(db.code().code(), db.message(), db.hint()).by_routine(db.routine());
         }
         if error.is_closed() {
             return Self::closed("the server or the network ended it");
@@ -294,5 +319,18 @@ mod tests {
             let error = Error::from_fields(&fields(code, message, "while scanning block 3"));
             assert_eq!((error.kind() == ErrorKind::TooLarge, error.at()), (false, None), "{error}");
         }
+    }
+
+    /// In the words of Postgres 15 with `lc_messages` at `de_DE`.
+    #[test]
+    fn c017_what_is_too_large_is_known_in_every_language() {
+        let error = |code: &str, routine: &str| {
+            let fields = format!("SFEHLER\0VERROR\0C{code}\0MSpeicher aufgebraucht\0R{routine}\0\0");
+            Error::from_fields(fields.as_bytes())
+        };
+        let large = error("54000", "enlargeStringInfo");
+        assert_eq!((large.kind(), large.routine()), (ErrorKind::TooLarge, Some("enlargeStringInfo")));
+        assert_eq!(error("53200", "AllocSetAlloc").kind(), ErrorKind::Server);
+        assert_eq!(error("54000", "check_stack_depth").kind(), ErrorKind::Server);
     }
 }

@@ -272,16 +272,25 @@ fn parse_history(text: &str) -> Result<Vec<(i32, Lsn)>, Error> {
         .collect()
 }
 
-/// The state of a slot is told by SQLSTATE 55000 and 42704, which other things share: only here they mean it.
+/// The state of a slot is told by SQLSTATE 55000 and 42704, which other things share: only here they mean it, and by
+/// the function that reports it, for the message is in the server's language.
 fn slot_error(error: Error, name: &str) -> Error {
+    let acquiring = error.routine() == Some("ReplicationSlotAcquire");
+    // Who looks whether the slot can be read: up to 15; from 18 on. In between it is a function that reports more than
+    // that, and where its message is in another language the next term learns of it from the catalogue.
+    let reading = error.routine() == Some("StartLogicalReplication");
     let kind = match error.sqlstate() {
         Some("55006") => ErrorKind::SlotInUse,
         // Others of this state are about a server that is not set up, or a slot of somebody else.
-        Some("55000") if says_lost(&error.to_string()) => ErrorKind::SlotLost,
-        Some("42704") if error.to_string().contains("slot") => ErrorKind::SlotMissing,
+        Some("55000") if acquiring || reading || says_lost(&error.to_string()) => ErrorKind::SlotLost,
+        Some("42704") if acquiring || says_missing(&error.to_string()) => ErrorKind::SlotMissing,
         _ => error.kind(),
     };
     error.with_kind(kind).context(format!("replication slot `{name}`"))
+}
+
+fn says_missing(message: &str) -> bool {
+    message.contains("replication slot \"")
 }
 
 /// In the words of Postgres 14 to 18.
@@ -425,5 +434,22 @@ mod tests {
         assert_eq!(kind("can no longer access replication slot \"shop\""), ErrorKind::SlotLost);
         assert_ne!(kind("logical decoding requires wal_level >= logical"), ErrorKind::SlotLost);
         assert_ne!(kind("replication slot \"shop\" was not created in this database"), ErrorKind::SlotLost);
+    }
+
+    /// In the words of Postgres 15 with `lc_messages` at `de_DE`, and as 18 would be.
+    #[test]
+    fn c058_the_state_of_a_slot_is_known_in_every_language() {
+        let kind = |code: &str, message: &str, routine: &str| {
+            slot_error(Error::server(code, message, None).by_routine(Some(routine)), "shop").kind()
+        };
+        let lost = "kann nicht aus logischem Replikations-Slot »shop« lesen";
+        assert_eq!(kind("55000", lost, "StartLogicalReplication"), ErrorKind::SlotLost);
+        assert_eq!(kind("55000", lost, "ReplicationSlotAcquire"), ErrorKind::SlotLost);
+        let missing = "Replikations-Slot »shop« existiert nicht";
+        assert_eq!(kind("42704", missing, "ReplicationSlotAcquire"), ErrorKind::SlotMissing);
+        let publication = "Publikation »shop« existiert nicht";
+        assert_eq!(kind("42704", publication, "get_publication_oid"), ErrorKind::Server);
+        let elsewhere = "Replikations-Slot »shop« wurde nicht in dieser Datenbank erzeugt";
+        assert_eq!(kind("55000", elsewhere, "CreateDecodingContext"), ErrorKind::Server);
     }
 }

@@ -176,8 +176,10 @@ impl TermError {
         if error.kind() == ErrorKind::SlotLost {
             return Some(error.to_string());
         }
-        let named = error.to_string().contains(&format!("\"{publication}\""));
-        (error.sqlstate() == Some("42704") && named).then(undecodable)
+        // Who looks a publication up, for the message is in the server's language; only ours is asked for.
+        let missing = error.routine() == Some("get_publication_oid")
+            || error.to_string().contains(&format!("publication \"{publication}\""));
+        (error.sqlstate() == Some("42704") && missing).then(undecodable)
     }
 
     /// Whether only somebody can help who changes what is in the way.
@@ -278,6 +280,10 @@ mod tests {
         let undecodable =
             TermError::from(Error::server("42704", "publication \"shop\" does not exist", None));
         assert!(undecodable.gives_up("shop").is_some() && undecodable.gives_up("sho").is_none());
+        // In the words of Postgres 15 with `lc_messages` at `de_DE`.
+        let german = Error::server("42704", "Publikation »shop« existiert nicht", None)
+            .by_routine(Some("get_publication_oid"));
+        assert!(TermError::from(german).gives_up("shop").is_some());
         let other =
             TermError::from(Error::server("55000", "logical decoding requires wal_level >= logical", None));
         assert!(!other.is_transient() && other.gives_up("shop").is_none());

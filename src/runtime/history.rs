@@ -39,6 +39,14 @@ pub(super) struct Seen {
     pub(super) delivered: Lsn,
 }
 
+impl Seen {
+    /// Whether the term that is stored was this process's: another that led in between would have been another term.
+    fn is_of(&self, stored: &Installation) -> bool {
+        let of = (&stored.system_identifier, stored.timeline, stored.term);
+        (&self.system, self.timeline, self.term) == of
+    }
+}
+
 /// Outlives the terms of a process. Positions are noted as they come, without a lock.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
@@ -66,14 +74,10 @@ impl Memory {
         self.saved.fetch_max(position.0, Ordering::AcqRel);
     }
 
-    /// What was committed before is on its way to the sinks.
+    /// What was committed before is on its way to the sinks. Parts of a transaction are, once what is beyond the
+    /// beginning of its commit record is: a server has the whole record, or ends at or before it.
     pub(super) fn delivered(&self, position: Lsn) {
         self.delivered.fetch_max(position.0, Ordering::AcqRel);
-    }
-
-    /// A transaction of which parts are on their way, and nobody has said where it ends.
-    pub(super) fn delivered_in_part(&self) {
-        self.delivered.store(u64::MAX, Ordering::Release);
     }
 
     /// None before the first term of this process.
@@ -110,7 +114,7 @@ pub(super) fn gap(stored: &Installation, seen: Option<&Seen>, found: &Found<'_>)
     let seen = seen.filter(|seen| seen.system == stored.system_identifier);
     let moved = moved(stored, found.system);
     rolled_back(stored, seen, found.system)
-        .or_else(|| slot_gap(stored, found))
+        .or_else(|| slot_gap(stored, seen, found))
         .or_else(|| diverged(stored, seen, found))
         .map(|reason| if moved.is_empty() { reason } else { format!("{moved}, and {reason}") })
         .or_else(|| publication_gap(stored, found))
@@ -145,7 +149,7 @@ fn rolled_back(stored: &Installation, seen: Option<&Seen>, now: &SystemIdentity)
     (seen.saved > end).then(|| format!("{} was read before, and the server's WAL ends at {end}", seen.saved))
 }
 
-fn slot_gap(stored: &Installation, found: &Found<'_>) -> Option<String> {
+fn slot_gap(stored: &Installation, seen: Option<&Seen>, found: &Found<'_>) -> Option<String> {
     let Some(slot) = found.slot else { return Some(format!("the slot {} is gone", stored.name)) };
     // Whoever makes it, it is not the one that was read.
     let Some(confirmed) = slot.confirmed else {
@@ -154,11 +158,14 @@ fn slot_gap(stored: &Installation, found: &Found<'_>) -> Option<String> {
     if let Some(reason) = &slot.lost {
         return Some(format!("the server has given the slot {} up: {reason}", stored.name));
     }
-    // A position is saved before it is confirmed, so ours is never behind.
-    (confirmed > stored.confirmed).then(|| {
+    // A position is saved before it is confirmed, so ours is never behind: but a standby may have got the slot's
+    // position, and not the change that saved it.
+    let by_us = seen.filter(|seen| found.system.timeline != seen.timeline && seen.is_of(stored));
+    let saved = by_us.map_or(stored.confirmed, |seen| seen.saved.max(stored.confirmed));
+    (confirmed > saved).then(|| {
         format!(
-            "the slot {} stands at {confirmed}, ahead of the {} that was saved: somebody moved it or made it anew",
-            stored.name, stored.confirmed
+            "the slot {} stands at {confirmed}, ahead of the {saved} that was saved: somebody moved it or made it anew",
+            stored.name
         )
     })
 }
@@ -173,9 +180,7 @@ fn diverged(stored: &Installation, seen: Option<&Seen>, found: &Found<'_>) -> Op
     let Some((_, end)) = found.ends.iter().find(|(timeline, _)| *timeline == before) else {
         return Some(format!("its history does not have timeline {before}"));
     };
-    // Another process that led in between would have been another term.
-    let known = seen.filter(|seen| (seen.timeline, seen.term) == (before, stored.term));
-    match known {
+    match seen.filter(|seen| seen.is_of(stored)) {
         Some(seen) if seen.delivered <= *end => None,
         Some(_) => Some(format!(
             "changes were read beyond {end}, where timeline {before} ended: the former primary had them alone"

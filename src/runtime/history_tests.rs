@@ -94,7 +94,6 @@ fn c060_a_promoted_standby_goes_on_only_where_nothing_was_read_that_it_never_got
         "{beyond}"
     );
     assert!(beyond.contains("beyond 0/320"), "{beyond}");
-    assert!(at(Some(seen(1, 3, 500, u64::MAX)), &ends).is_some(), "half of a transaction");
     assert!(
         at(Some(seen(1, 2, 500, 700)), &ends).unwrap().contains("nobody remembers"),
         "another host has led"
@@ -103,6 +102,20 @@ fn c060_a_promoted_standby_goes_on_only_where_nothing_was_read_that_it_never_got
     assert!(at(Some(seen(1, 3, 500, 700)), &[]).unwrap().contains("does not have timeline 1"));
     let gone = verdict(&stored(1, 3, 500), None, None, 2, &ends).unwrap();
     assert!(gone.contains("(timeline 1 before, 2 now), and the slot shop is gone"), "{gone}");
+}
+
+#[test]
+fn c060_a_promoted_standby_may_have_the_slot_ahead_of_the_state_that_saved_it() {
+    let at = |seen: Option<Seen>, confirmed: u64, timeline: i32| {
+        let (stored, slot) = (stored(1, 3, 500), slot(Some(confirmed)));
+        verdict(&stored, seen.as_ref(), Some(&slot), timeline, &[(1, Lsn(800))])
+    };
+    assert_eq!(at(Some(seen(1, 3, 600, 800)), 600, 2), None, "this process has confirmed it");
+    let moved = at(Some(seen(1, 3, 600, 800)), 601, 2).unwrap();
+    assert!(moved.contains("ahead of the 0/258"), "{moved}");
+    assert!(at(Some(seen(1, 2, 600, 800)), 600, 2).unwrap().contains("somebody moved it"), "another term");
+    assert!(at(None, 501, 2).unwrap().contains("somebody moved it"));
+    assert!(at(Some(seen(1, 3, 600, 800)), 600, 1).is_some(), "where nothing was promoted, state is lost");
 }
 
 #[test]
@@ -125,8 +138,6 @@ fn what_is_remembered_outlives_a_term() {
     memory.delivered(Lsn(700));
     memory.delivered(Lsn(650));
     assert_eq!(memory.seen(), Some(seen(1, 3, 600, 700)));
-    memory.delivered_in_part();
-    assert_eq!(memory.seen(), Some(seen(1, 3, 600, u64::MAX)));
     memory.begins(&stored(2, 4, 500), Lsn(400));
     assert_eq!(memory.seen(), Some(seen(2, 4, 500, 500)), "what was built on is what counts from here on");
 }

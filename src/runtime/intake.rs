@@ -174,9 +174,7 @@ impl Pump {
         self.machine.apply(&batch);
         let boundary =
             batch.ends_at_commit.then(|| batch.transactions.last().map(|last| last.end_lsn)).flatten();
-        if let Some(first) = batch.transactions.first() {
-            self.observer.flights.handed_out(first.commit_time, boundary);
-        }
+        self.observer.handed_out(&batch, boundary);
         if !batch.changes.is_empty() {
             self.observer.metrics.batch(&batch, reason);
             let batch = Arc::new(batch);

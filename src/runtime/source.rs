@@ -86,20 +86,18 @@ pub(super) async fn prepare(
         ),
         _ => {}
     }
-    // As before until the slot is read: or a crash in between would hide the gap.
-    let mut installation = match stored {
-        Some(stored) => Installation { term: stored.term + 1, ..stored },
-        None => Installation {
-            name: settings.slot.clone(),
-            publication: settings.publication.clone(),
-            publication_oid: None,
-            system_identifier: system.system_identifier.clone(),
-            timeline: system.timeline,
-            confirmed: Lsn::ZERO,
-            term: 1,
-            baseline: None,
-        },
-    };
+    // As before until the slot is read, the term too: or an attempt that ends in between would hide a gap, or make
+    // one, for the next knows what was read in this term.
+    let mut installation = stored.unwrap_or_else(|| Installation {
+        name: settings.slot.clone(),
+        publication: settings.publication.clone(),
+        publication_oid: None,
+        system_identifier: system.system_identifier.clone(),
+        timeline: system.timeline,
+        confirmed: Lsn::ZERO,
+        term: 0,
+        baseline: None,
+    });
     let fresh = slot.is_none() || gap.is_some();
     let entities = plan::entities(wanted, tables);
     if settings.manage_publication {
@@ -135,6 +133,7 @@ pub(super) async fn prepare(
         installation.baseline = Some(assigned_xid(control).await?);
     }
     installation.confirmed = confirmed;
+    installation.term += 1;
     // A slot may be long in the making.
     if published_as(control, settings).await? != publication {
         return Err(TermError::Unpublished { publication: settings.publication.clone() });

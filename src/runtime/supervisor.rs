@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -82,17 +82,18 @@ async fn serve(
     let plugins = Arc::new(plugins);
     let watch =
         reload::watch(host, Arc::clone(&context.config), Arc::clone(&plugins), changed, shutdown.clone());
-    let watching = tokio::spawn(watch);
+    let mut watches = JoinSet::new();
+    watches.spawn(watch);
     let slot = slot_watch::keep(
         context.settings.clone(),
         context.config.source.slot.clone(),
         Arc::clone(&context.health),
         shutdown.clone(),
     );
-    let slot = tokio::spawn(slot);
+    watches.spawn(slot);
     let ended = terms(&context, plugins, &mut reloads, shutdown).await;
-    watching.abort();
-    slot.abort();
+    // Awaited, so that no session of theirs outlives this.
+    watches.shutdown().await;
     for (name, sink) in &context.sinks {
         if let Err(failure) = sink.close().await {
             warn!(sink = name, %failure, "did not close in good order");

@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     backfill::Stage,
-    model::{Failure, FailureClass, Lsn},
+    model::{ChangeBatch, Failure, FailureClass, Lsn},
     plugin::Instances,
 };
 
@@ -134,7 +134,6 @@ pub(super) struct RunSight {
 /// The commit times of what was read and is not accepted everywhere.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
-    memory: Arc<Memory>,
     /// The end of each batch, and when its first transaction was committed.
     ends: VecDeque<(Lsn, i64)>,
     /// The same of a transaction of which only pages were handed out so far.
@@ -145,10 +144,6 @@ impl Flights {
     /// A batch was handed out: it ends at a commit boundary, or in the middle of a transaction.
     pub(super) fn handed_out(&mut self, committed: i64, end: Option<Lsn>) {
         let committed = self.open.take().unwrap_or(committed);
-        match end {
-            Some(end) => self.memory.delivered(end),
-            None => self.memory.delivered_in_part(),
-        }
         match end {
             None => self.open = Some(committed),
             Some(end) if self.ends.len() < FLIGHTS => self.ends.push_back((end, committed)),
@@ -171,7 +166,7 @@ impl Flights {
 
     /// The stream is read again.
     pub(super) fn clear(&mut self) {
-        *self = Self { memory: Arc::clone(&self.memory), ..Self::default() };
+        *self = Self::default();
     }
 }
 
@@ -189,13 +184,19 @@ pub(super) struct Observer {
 
 impl Observer {
     pub(super) fn new(health: Arc<Health>, metrics: Arc<Metrics>, memory: Arc<Memory>) -> Self {
-        let flights = Flights { memory: Arc::clone(&memory), ..Flights::default() };
-        Self { health, metrics, memory, flights, last: None, news: true }
+        Self { health, metrics, memory, flights: Flights::default(), last: None, news: true }
     }
 
     /// A mapping fails, or works again.
     pub(super) fn news(&mut self) {
         self.news = true;
+    }
+
+    /// A batch is handed out; it ends at this boundary, or in the middle of a transaction.
+    pub(super) fn handed_out(&mut self, batch: &ChangeBatch, boundary: Option<Lsn>) {
+        let Some((first, last)) = batch.transactions.first().zip(batch.transactions.last()) else { return };
+        self.memory.delivered(boundary.unwrap_or_else(|| just_beyond(last.commit_lsn)));
+        self.flights.handed_out(first.commit_time, boundary);
     }
 
     pub(super) fn beat(&self) {
@@ -276,6 +277,10 @@ impl Pump {
     }
 }
 
+fn just_beyond(position: Lsn) -> Lsn {
+    Lsn(position.0.saturating_add(1))
+}
+
 fn sight(view: &crate::backfill::RunView<'_>) -> RunSight {
     RunSight {
         entity: view.entity.to_string(),
@@ -298,6 +303,7 @@ pub(super) fn age_seconds(committed: i64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{Origin, TransactionInfo};
 
     #[test]
     fn the_oldest_transaction_that_is_not_accepted_counts() {
@@ -319,6 +325,47 @@ mod tests {
         flights.handed_out(100, Some(Lsn(60)));
         assert_eq!(flights.accepted(Lsn(59)), Some(100));
         assert_eq!(flights.accepted(Lsn(60)), None);
+    }
+
+    fn batch(commits: &[u64], ends_at_commit: bool) -> ChangeBatch {
+        let mut batch = ChangeBatch::new(Origin::Stream);
+        batch.ends_at_commit = ends_at_commit;
+        batch.transactions = commits
+            .iter()
+            .map(|&at| TransactionInfo { xid: 1, commit_lsn: Lsn(at), end_lsn: Lsn(at + 10), commit_time: 0 })
+            .collect();
+        batch
+    }
+
+    #[test]
+    fn c060_parts_of_a_transaction_are_remembered_up_to_its_commit_and_no_further() {
+        let health = Arc::new(Health::new());
+        let metrics = Arc::new(Metrics::new(&health));
+        let memory = Arc::new(Memory::default());
+        let mut observer = Observer::new(health, metrics, Arc::clone(&memory));
+        let installation = crate::state::Installation {
+            name: "shop".to_owned(),
+            publication: "shop".to_owned(),
+            publication_oid: None,
+            system_identifier: "730".to_owned(),
+            timeline: 1,
+            confirmed: Lsn(1),
+            term: 1,
+            baseline: None,
+        };
+        memory.begins(&installation, Lsn(1));
+        let mut delivered = |commits: &[u64], boundary: Option<u64>| {
+            observer.handed_out(&batch(commits, boundary.is_some()), boundary.map(Lsn));
+            memory.seen().map(|seen| seen.delivered)
+        };
+        assert_eq!(delivered(&[100], Some(110)), Some(Lsn(110)));
+        assert_eq!(delivered(&[200, 300], None), Some(Lsn(301)), "the second goes on");
+        assert_eq!(
+            delivered(&[200], Some(210)),
+            Some(Lsn(301)),
+            "read again: parts of the later one are out"
+        );
+        assert_eq!(delivered(&[300], Some(310)), Some(Lsn(310)));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use testkit::{Cluster, ClusterOptions, load::LoadOptions, postgres::Binaries, shop::Size, wait_until};
 
-use super::world::{Background, SOON, TWO_MAPPINGS, World, order_summary, product_search, seed};
+use super::world::{Background, SOON, TWO_MAPPINGS, World, keeps_for_slots, seed};
 
 const ROWS: Size = Size { products: 1_000, orders: 1_000, customers: 0 };
 pub const GAP: &str = "THE STREAM HAS A GAP";
@@ -13,11 +13,7 @@ pub const PURGED: &str = "purge_on_repair = true\nsilence_limit = \"5s\"\nheartb
 /// A world on this address whose backfills are done.
 async fn built(url: &str) -> World {
     let mut world = World::new(url, ROWS, &format!("{PURGED}{TWO_MAPPINGS}")).await;
-    world.install("product-search", &product_search("1.0.0"));
-    world.install("order-summary", &order_summary("1.0.0"));
-    world.host.start().unwrap();
-    world.built("products", 1).await;
-    world.built("orders", 1).await;
+    world.build().await;
     world
 }
 
@@ -115,25 +111,16 @@ async fn write_wal(world: &World) {
     }
 }
 
-async fn is_lost(world: &World) -> bool {
-    let query = "select wal_status from pg_replication_slots where database = current_database()";
-    world.text(query).await.as_deref() == Some("lost")
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn c058_a_slot_that_the_server_gives_up_for_its_size_is_repaired_once_stopped_or_running() {
-    let options = ClusterOptions::new()
-        .setting("max_slot_wal_keep_size", "1MB")
-        .setting("min_wal_size", "32MB")
-        .setting("max_wal_size", "64MB");
-    let cluster = Cluster::start(options).unwrap();
+    let cluster = Cluster::start(keeps_for_slots("1MB")).unwrap();
     let database = cluster.create_database().await.unwrap();
     let mut world = built(&database.url).await;
     world.terminate();
     world.execute(DELETE).await;
     wait_until("the slot to be lost", SOON, async || {
         write_wal(&world).await;
-        Ok(is_lost(&world).await)
+        Ok(world.slot_is_lost().await)
     })
     .await
     .unwrap();
@@ -147,7 +134,7 @@ async fn c058_a_slot_that_the_server_gives_up_for_its_size_is_repaired_once_stop
     world.execute(&DELETE.replace("10 = 3", "10 = 4")).await;
     wait_until("the slot to be lost", SOON, async || {
         write_wal(&world).await;
-        Ok(is_lost(&world).await)
+        Ok(world.slot_is_lost().await)
     })
     .await
     .unwrap();
@@ -169,7 +156,7 @@ async fn c058_a_slot_that_the_server_gives_up_for_its_idleness_is_repaired_once(
     wait_until("the slot to be given up", SOON, async || {
         // It acts at a checkpoint, of which there must be something to do.
         world.execute("update public.orders set customer = customer where id = 1; checkpoint").await;
-        Ok(is_lost(&world).await)
+        Ok(world.slot_is_lost().await)
     })
     .await
     .unwrap();

@@ -10,7 +10,7 @@ use testkit::{
 
 use super::{
     history::{GAP, PURGED, repaired},
-    world::{Background, LATE, SOON, TWO_MAPPINGS, World, order_summary, product_search, seed},
+    world::{Background, LATE, SOON, TWO_MAPPINGS, World, seed},
 };
 
 const ROWS: Size = Size { products: 1_000, orders: 1_000, customers: 0 };
@@ -21,11 +21,7 @@ async fn behind_a_proxy(cluster: &Cluster) -> (World, Proxy) {
     let proxy = Proxy::start(cluster.port()).await.unwrap();
     let through = format!("{}&connect_timeout=5", proxy.url(&database.name));
     let mut world = World::through(&database.url, &through, ROWS, &format!("{PURGED}{TWO_MAPPINGS}")).await;
-    world.install("product-search", &product_search("1.0.0"));
-    world.install("order-summary", &order_summary("1.0.0"));
-    world.host.start().unwrap();
-    world.built("products", 1).await;
-    world.built("orders", 1).await;
+    world.build().await;
     (world, proxy)
 }
 
@@ -36,6 +32,10 @@ fn load_options() -> LoadOptions {
 /// The primary is gone at once, the standby takes its place and its address.
 async fn fail_over(world: &mut World, proxy: &Proxy, primary: &Cluster, standby: &Cluster) {
     primary.stop(Stop::Immediate).unwrap();
+    promote(world, proxy, standby).await;
+}
+
+async fn promote(world: &mut World, proxy: &Proxy, standby: &Cluster) {
     standby.promote().await.unwrap();
     world.url = standby.url(world.slot());
     world.client = connect(&world.url).await.unwrap();
@@ -86,15 +86,42 @@ async fn c060_a_promoted_standby_without_the_slot_is_a_gap_and_repaired_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn c060_a_former_primary_that_answers_again_is_not_read_and_costs_no_rebuild() {
+    let primary = Cluster::start(ClusterOptions::default()).unwrap();
+    let standby = primary.standby(&[]).unwrap();
+    let (mut world, proxy) = behind_a_proxy(&primary).await;
+    standby.caught_up(&primary).await.unwrap();
+    let former = connect(&primary.url(world.slot())).await.unwrap();
+    let from = world.host.log_length();
+    promote(&mut world, &proxy, &standby).await;
+    repaired(&mut world, from, "(timeline 1 before, 2 now), and the slot", 2).await;
+
+    let mut load = Background::start(&world.url, load_options()).await;
+    former.batch_execute(&shop::insert_products(900_001, 900_001, 3)).await.unwrap();
+    let again = world.host.log_length();
+    proxy.lead_to(primary.port());
+    proxy.cut("");
+    world.logged(again, "a former primary still runs").await;
+    load.advance(20).await;
+    proxy.lead_to(standby.port());
+    proxy.cut("");
+    load.advance(20).await;
+    load.stop().await;
+    world.check().await;
+    assert!(world.destination("products").get(AHEAD).unwrap().is_none());
+    assert_eq!(world.host.log()[from..].matches(GAP).count(), 1, "{}", world.host.log_tail());
+    for mapping in ["products", "orders"] {
+        assert_eq!(world.mapping(mapping).await.unwrap().0, 2, "nothing was built again");
+    }
+    world.terminate();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn c060_a_backup_that_is_restored_slot_and_all_is_noticed_running_or_stopped() {
     let cluster = Cluster::start(ClusterOptions::default()).unwrap();
     let database = cluster.create_database().await.unwrap();
     let mut world = World::new(&database.url, ROWS, &format!("{PURGED}{TWO_MAPPINGS}")).await;
-    world.install("product-search", &product_search("1.0.0"));
-    world.install("order-summary", &order_summary("1.0.0"));
-    world.host.start().unwrap();
-    world.built("products", 1).await;
-    world.built("orders", 1).await;
+    world.build().await;
     let backup = cluster.back_up().unwrap();
     world.client = database.connect().await.unwrap();
     world.logged(world.host.log_length() / 2, ": streaming ").await;
@@ -200,6 +227,14 @@ async fn a_promoted_standby_that_has_the_slot_goes_on_without_a_rebuild() {
     primary.reload("synchronized_standby_slots", "standby").await.unwrap();
     let mut load = Background::start(&world.url, load_options()).await;
     load.advance(20).await;
+    // Larger than a batch: parts of it are out before its end.
+    world.execute(&shop::insert_products(700_001, 702_500, 5)).await;
+    wait_until("the destination to have it", SOON, async || {
+        Ok(world.destination("products").get("702500")?.is_some())
+    })
+    .await
+    .unwrap();
+    load.advance(20).await;
     let from = world.host.log_length();
     load.stop().await;
     fail_over(&mut world, &proxy, &primary, &standby).await;
@@ -221,5 +256,30 @@ async fn c060_a_promoted_standby_that_has_the_slot_and_not_all_that_was_read_is_
     fail_over(&mut world, &proxy, &primary, &standby).await;
     repaired(&mut world, from, "the former primary had them alone", 2).await;
     assert!(world.destination("products").get(AHEAD).unwrap().is_none());
+    world.terminate();
+}
+
+/// A table is to be published again, and cannot be.
+const REFUSED: &str = "create function refuse() returns event_trigger language plpgsql
+                           as $$ begin raise exception 'not now'; end $$;
+                       alter publication SLOT drop table public.orders;
+                       create event trigger refuse on ddl_command_start when tag in ('ALTER PUBLICATION')
+                           execute function refuse()";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn attempts_at_a_term_that_fail_before_a_promotion_make_no_gap_of_it() {
+    let (primary, standby, mut world, proxy) = with_the_slot().await;
+    let from = world.host.log_length();
+    world.execute(&REFUSED.replace("SLOT", world.slot())).await;
+    world.logged(from, "not now").await;
+    standby.caught_up(&primary).await.unwrap();
+    let from = world.host.log_length();
+    fail_over(&mut world, &proxy, &primary, &standby).await;
+    world.logged(from, "the stream goes on").await;
+    world.execute("drop event trigger refuse").await;
+    world.built("orders", 2).await;
+    world.check().await;
+    assert!(!world.host.log().contains(GAP), "{}", world.host.log_tail());
+    assert_eq!(world.mapping("products").await.unwrap().0, 1, "nothing else was built again");
     world.terminate();
 }

@@ -1,21 +1,17 @@
 //! What the server keeps for the slot: as little as can be, and told before it is too much.
 
-use testkit::{Cluster, ClusterOptions, postgres::shared, shop::Size, wait_until};
+use testkit::{Cluster, postgres::shared, shop::Size, wait_until};
 
 use super::{
     web::Web,
-    world::{SOON, TWO_MAPPINGS, World, order_summary, product_search},
+    world::{SOON, TWO_MAPPINGS, World, keeps_for_slots},
 };
 
 const ROWS: Size = Size { products: 200, orders: 200, customers: 0 };
 
 async fn built(url: &str, source: &str, rest: &str) -> World {
     let mut world = World::new(url, ROWS, &format!("{source}{TWO_MAPPINGS}{rest}")).await;
-    world.install("product-search", &product_search("1.0.0"));
-    world.install("order-summary", &order_summary("1.0.0"));
-    world.host.start().unwrap();
-    world.built("products", 1).await;
-    world.built("orders", 1).await;
+    world.build().await;
     world
 }
 
@@ -58,11 +54,7 @@ async fn write(world: &World, megabytes: u32) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c100_a_kept_slot_of_a_suspended_installation_is_watched_and_its_loss_is_told_and_repaired() {
-    let options = ClusterOptions::new()
-        .setting("max_slot_wal_keep_size", "64MB")
-        .setting("min_wal_size", "32MB")
-        .setting("max_wal_size", "64MB");
-    let cluster = Cluster::start(options).unwrap();
+    let cluster = Cluster::start(keeps_for_slots("64MB")).unwrap();
     let database = cluster.create_database().await.unwrap();
     let listen = "\n[http]\nlisten = \"127.0.0.1:0\"\n";
     let mut world = built(&database.url, "purge_on_repair = true\n", listen).await;
@@ -76,11 +68,10 @@ async fn c100_a_kept_slot_of_a_suspended_installation_is_watched_and_its_loss_is
     let health = web.health().await;
     assert!(health["reasons"].to_string().contains("bytes of WAL for the slot"), "{health}");
     assert!(health["slot"]["remaining_bytes"].as_u64().is_some_and(|left| left < 40 << 20), "{health}");
-    let lost = "select wal_status from pg_replication_slots where database = current_database()";
     wait_until("the slot to be lost", SOON, async || {
         write(&world, 40).await;
         world.execute("checkpoint").await;
-        Ok(world.text(lost).await.as_deref() == Some("lost"))
+        Ok(world.slot_is_lost().await)
     })
     .await
     .unwrap();

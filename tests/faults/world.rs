@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::Value;
 use testkit::{
-    Host,
+    ClusterOptions, Host,
     checker::{Destination, Expectation, settle},
     guests::{self, Guest},
     load::{Load, LoadCounts, LoadOptions},
@@ -59,6 +59,14 @@ pub fn order_summary(version: &str) -> Guest {
     Guest::new("plugins/order-summary").version(version)
 }
 
+/// A server that gives a slot up which keeps more WAL than this.
+pub fn keeps_for_slots(limit: &str) -> ClusterOptions {
+    ClusterOptions::new()
+        .setting("max_slot_wal_keep_size", limit)
+        .setting("min_wal_size", "32MB")
+        .setting("max_wal_size", "64MB")
+}
+
 /// One test's source and host.
 pub struct World {
     /// The database as the test reaches it.
@@ -83,6 +91,15 @@ impl World {
         let world = Self { url, host_url, client, host: Host::new(BINARY).unwrap() };
         world.configure(&world.host, config);
         world
+    }
+
+    /// Starts the host of `TWO_MAPPINGS`, and waits until both backfills are done.
+    pub async fn build(&mut self) {
+        self.install("product-search", &product_search("1.0.0"));
+        self.install("order-summary", &order_summary("1.0.0"));
+        self.host.start().unwrap();
+        self.built("products", 1).await;
+        self.built("orders", 1).await;
     }
 
     /// Writes the config of a host of this installation.
@@ -182,6 +199,12 @@ impl World {
              where database = current_database()"
         );
         self.text(&query).await.as_deref() == Some("true")
+    }
+
+    /// Whether the server has given the slot up.
+    pub async fn slot_is_lost(&self) -> bool {
+        let query = "select wal_status from pg_replication_slots where database = current_database()";
+        self.text(query).await.as_deref() == Some("lost")
     }
 
     /// Both destinations are what SQL makes of the source.
