@@ -14,8 +14,8 @@ use crate::{
     config::Config,
     model::EntityName,
     postgres::{
-        Client, ConnectSettings, Error, ErrorKind, PublicationPlan, PublicationState, Purpose,
-        find_publication, pending_change, published_tables, touch_publication,
+        Client, ConnectSettings, Error, PublicationPlan, PublicationState, Purpose, find_publication,
+        pending_change, published_tables, touch_publication,
     },
 };
 
@@ -157,7 +157,7 @@ impl Watch {
         news: Result<Option<String>, Error>,
     ) -> Result<Option<String>, TermError> {
         match news {
-            Err(error) if matches!(error.kind(), ErrorKind::Settings | ErrorKind::Table) => {
+            Err(error) if !error.is_retryable() => {
                 let problem = error.to_string();
                 if self.told_of_publication.as_ref() != Some(&problem) {
                     warn!(

@@ -154,11 +154,19 @@ impl Found {
             return Ok(());
         }
         if settings.manage_publication {
-            touch_publication(state, &settings.publication).await?;
-            info!(
-                publication = settings.publication,
-                "other partitions: from here on the server looks again at what it publishes"
-            );
+            match touch_publication(state, &settings.publication).await {
+                Ok(()) => info!(
+                    publication = settings.publication,
+                    "other partitions: from here on the server looks again at what it publishes"
+                ),
+                Err(error) if error.is_retryable() => return Err(error.into()),
+                Err(error) => {
+                    warn!(
+                        publication = settings.publication,
+                        "CHANGES OF PARTITIONS MAY GO ON MISSING: {error}"
+                    );
+                }
+            }
         }
         Ok(store.save_partitions(state, &self.now.stored()).await?)
     }
