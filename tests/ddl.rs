@@ -76,6 +76,12 @@ impl Bench {
             .unwrap_or_else(|error| panic!("{statements}: {error:?}"));
     }
 
+    /// How often a table was built, or is to be.
+    async fn generation(&self, table: &str) -> i64 {
+        let query = "select generation from anabranch.mapping where entity = 'public.' || $1";
+        self.client.query_one(query, &[&table]).await.unwrap().get(0)
+    }
+
     /// What the destination of a table has; deletes are echoed by the fixture and left out here.
     fn rows(&self, table: &str) -> anyhow::Result<Rows> {
         let path = self.host.path("s.db");
@@ -293,4 +299,111 @@ async fn c016_a_table_whose_updates_would_fail_on_18_is_not_published() {
     bench.sql("update t set a = 2").await;
     bench.sql("alter table t replica identity default").await;
     bench.equals("t", "select id, a from t").await;
+}
+
+/// What Postgres 14 remembers of a table for the life of a connection is wrong once it is a partition.
+#[tokio::test(flavor = "multi_thread")]
+async fn partitions_that_are_attached_are_followed_on_14_also_while_no_host_runs() {
+    let setup = "create table p (id int primary key, v text) partition by range (id);
+                 create table p_1 partition of p for values from (0) to (100);
+                 create table q (id int primary key, v text); create table r (id int primary key, v text);
+                 insert into p values (1, 'x')";
+    let mut bench = Bench::built(shared_of(14).unwrap(), setup, &["p"]).await;
+    // The connection has seen the table before it is a partition.
+    bench.sql("insert into q values (101, 'before'); update p set v = 'y'").await;
+    bench.equals("p", "table p").await;
+    bench.sql("alter table p attach partition q for values from (100) to (200)").await;
+    bench.sql("update q set v = 'attached'").await;
+    bench.equals("p", "table p").await;
+    bench.sql("update q set v = 'streamed'; insert into q values (102, 'new')").await;
+    bench.equals("p", "table p").await;
+    assert_eq!(bench.generation("p").await, 2);
+
+    // What is still to be streamed has it from before it is a partition.
+    assert!(bench.host.terminate(DEADLINE).unwrap().success());
+    bench.sql("insert into r values (201, 'before')").await;
+    bench.sql("alter table p attach partition r for values from (200) to (300)").await;
+    bench.sql("update r set v = 'attached'").await;
+    bench.host.start().unwrap();
+    bench.equals("p", "table p").await;
+    bench.sql("update r set v = 'streamed'; insert into r values (202, 'new')").await;
+    bench.equals("p", "table p").await;
+    assert_eq!(bench.generation("p").await, 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_is_made_and_given_away_is_no_reason_to_read_again_on_14() {
+    let setup = "create table p (id int primary key, v text) partition by range (id);
+                 create table p_1 partition of p for values from (0) to (100); insert into p values (1, 'x')";
+    let mut bench = Bench::built(shared_of(14).unwrap(), setup, &["p"]).await;
+    let edition = "select xmin::text from pg_publication";
+    let before: String = bench.client.query_one(edition, &[]).await.unwrap().get(0);
+    bench.sql("create table p_2 partition of p for values from (100) to (200)").await;
+    bench.sql("create role \"PUBLICATION_owner\"; alter table p_2 owner to \"PUBLICATION_owner\"").await;
+    bench
+        .until("the publication to be touched", async |bench| {
+            Ok(bench.client.query_one(edition, &[]).await?.get::<_, String>(0) != before)
+        })
+        .await;
+    bench.sql("insert into p values (101, 'new')").await;
+    bench.equals("p", "table p").await;
+    assert_eq!(bench.generation("p").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publication_that_is_given_away_on_18_is_no_gap() {
+    let setup = "create table t (id int primary key, v text); create table other (id int primary key);
+                 insert into t values (1, 'x')";
+    let mut bench = Bench::built(shared_of(18).unwrap(), setup, &["t", "other"]).await;
+    let from = bench.host.log_length();
+    bench
+        .sql(
+            "create role \"PUBLICATION_owner\"; alter publication \"PUBLICATION\" owner to \"PUBLICATION_owner\";
+             alter table other drop constraint other_pkey",
+        )
+        .await;
+    // It has looked.
+    bench.host.wait_log(from, "primary key", DEADLINE).await.unwrap();
+    bench.sql("insert into t values (2, 'y')").await;
+    bench.equals("t", "table t").await;
+    assert_eq!(bench.generation("t").await, 1);
+    // Renamed, it is.
+    bench.sql("alter publication \"PUBLICATION\" rename to away; insert into t values (3, 'z')").await;
+    bench.sql("alter publication away rename to \"PUBLICATION\"").await;
+    bench.until("another generation", async |bench| Ok(bench.generation("t").await > 1)).await;
+    bench.equals("t", "table t").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_is_away_is_built_again_once_whatever_comes_of_it() {
+    let setup =
+        "create table t (id int primary key, v text); create table other (id int primary key, v text);
+                 insert into t select n, 'x' from generate_series(1, 20) n";
+    let mut bench = Bench::built(shared().unwrap(), setup, &["t", "other"]).await;
+    bench.sql("alter table t rename to elsewhere; update elsewhere set v = 'away' where id <= 5").await;
+    for column in ["a", "b", "c"] {
+        bench
+            .sql(&format!("alter table elsewhere add column {column} int; update elsewhere set {column} = 1"))
+            .await;
+    }
+    bench.sql("insert into other values (1, 'goes on')").await;
+    bench.equals("other", "table other").await;
+    bench.sql("alter table elsewhere rename to t").await;
+    bench.sql("update t set v = 'back' where id = 6").await;
+    bench.equals("t", "table t").await;
+    assert_eq!(bench.generation("t").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_that_is_locked_does_not_stop_the_stream() {
+    let setup = "create table p (id int primary key, v text) partition by range (id);
+                 create table p_1 partition of p for values from (0) to (100);
+                 create table p_2 partition of p for values from (100) to (200); insert into p values (101, 'x')";
+    let mut bench = Bench::built(shared().unwrap(), setup, &["p"]).await;
+    bench.sql("alter table p add column n int").await;
+    let locker = bench.database.connect().await.unwrap();
+    locker.batch_execute("begin; lock table p_1 in access exclusive mode").await.unwrap();
+    bench.sql("update p_2 set n = 1").await;
+    bench.is("p", rows(json!([{"id": 101, "v": "x", "n": 1}]))).await;
+    locker.batch_execute("commit").await.unwrap();
 }

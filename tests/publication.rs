@@ -175,3 +175,17 @@ async fn c041_a_publication_that_is_renamed_away_and_back_does_not_stop_the_stre
     execute(&scene, CHANGE_BOTH).await;
     settled(&scene).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publication_that_is_not_ours_any_more_does_not_hide_what_becomes_of_the_tables() {
+    let mut scene = built().await;
+    let from = scene.host.log_length();
+    execute(&scene, "comment on publication \"NAME\" is 'mine now'").await;
+    scene.host.wait_log(from, "was not made by Anabranch", SOON).await.unwrap();
+    let from = scene.host.log_length();
+    execute(&scene, "alter table public.orders drop constraint orders_pkey").await;
+    scene.host.wait_log(from, "primary key", SOON).await.unwrap();
+    let log = scene.host.log()[from..].to_owned();
+    assert!(!log.contains("was not made by Anabranch"), "it is told once: {log}");
+    generations(&scene, "public.orders 1/1, public.products 1/1").await;
+}

@@ -195,6 +195,14 @@ impl Catalog {
         self.load(client, &Wanted::Names(names)).await
     }
 
+    /// The name of the table of this oid, where there is one. Waits for nobody who has locked it.
+    ///
+    /// # Errors
+    /// What the server reports.
+    pub async fn name_of(&mut self, client: &Client, oid: u32) -> Result<Option<EntityName>, Error> {
+        Ok(self.load(client, &Wanted::Oid(oid)).await?.pop().map(|table| table.name))
+    }
+
     async fn load(&mut self, client: &Client, wanted: &Wanted<'_>) -> Result<Vec<TableInfo>, Error> {
         let sql = tables_query(wanted, &self.publication, client.server_version());
         let tables = read_tables(client.text_results(&sql).await?)?;
@@ -307,7 +315,14 @@ impl Wanted<'_> {
     }
 }
 
-/// Two statements: one row a table, then one row a column.
+/// Of how many rows the planner thinks a table to be.
+const ESTIMATE: &str = "case when c.relkind = 'p' then (
+      select sum(greatest(l.reltuples, 0))::bigint from pg_partition_tree(c.oid) t
+      join pg_class l on l.oid = t.relid where t.isleaf)
+    else nullif(c.reltuples, -1)::bigint end";
+
+/// Two statements: one row a table, then one row a column. The one by its oid opens no table and waits for no lock; it
+/// leaves the row filter and the number of rows out.
 pub(super) fn tables_query(wanted: &Wanted<'_>, publication: &str, version: u32) -> String {
     let condition = wanted.condition();
     let publication = quote::literal(publication);
@@ -317,11 +332,16 @@ pub(super) fn tables_query(wanted: &Wanted<'_>, publication: &str, version: u32)
               where p.pubname = {publication} and pr.prrelid = c.oid)"
         )
     };
+    let none = || "null".to_owned();
     // Row filters and column lists came with 15, published generated columns with 18.
-    let (filter, list) = if version >= 15 {
-        (of_publication("pg_get_expr(pr.prqual, pr.prrelid)"), of_publication("pr.prattrs::text"))
-    } else {
-        ("null".to_owned(), "null".to_owned())
+    let list = if version >= 15 { of_publication("pr.prattrs::text") } else { none() };
+    // What opens tables waits for whoever has locked them.
+    let (filter, estimate) = match wanted {
+        Wanted::Oid(_) => (none(), none()),
+        Wanted::Names(_) => {
+            let filter = of_publication("pg_get_expr(pr.prqual, pr.prrelid)");
+            (if version >= 15 { filter } else { none() }, ESTIMATE.to_owned())
+        }
     };
     let generated = if version >= 18 {
         format!("(select p.pubgencols::text from pg_publication p where p.pubname = {publication})")
@@ -347,10 +367,7 @@ pub(super) fn tables_query(wanted: &Wanted<'_>, publication: &str, version: u32)
     format!(
         "select c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
            {primary}, {identity}, {unique}, {filter}, {list}, {generated},
-           case when c.relkind = 'p' then (
-             select sum(greatest(l.reltuples, 0))::bigint from pg_partition_tree(c.oid) t
-             join pg_class l on l.oid = t.relid where t.isleaf)
-           else nullif(c.reltuples, -1)::bigint end,
+           {estimate},
            has_table_privilege(c.oid, 'select')
          from pg_class c join pg_namespace n on n.oid = c.relnamespace
          where c.relkind in ('r', 'p') and {condition};

@@ -39,7 +39,8 @@ pub use marks::{Flush, MESSAGE_PREFIX};
 pub use preflight::{Finding, PreflightRequest, Severity, preflight};
 pub use publication::{
     PublicationChange, PublicationPlan, PublicationState, drop_publication, ensure_publication,
-    find_publication, pending_change, published_tables, restore_publication, widen_publication,
+    find_publication, pending_change, published_tables, restore_publication, touch_publication,
+    widen_publication,
 };
 pub use settings::{
     Address, ChannelBinding, ConnectSettings, Host, Keepalives, Roots, TargetSession, TlsMode,

@@ -55,13 +55,21 @@ impl PublicationChange {
     }
 }
 
+/// What tells that a publication was altered as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Edition {
+    /// Whose statement it is of: another one after every alteration, also if it is as before again.
+    version: String,
+    /// Giving it away is such an alteration, and changes nothing of what is published.
+    owner: u32,
+}
+
 /// A publication as the server has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicationState {
     /// One that was dropped and made anew under the same name has another.
     pub oid: u32,
-    /// One that was renamed, given away or set otherwise as a whole has another, also if it is as before again.
-    pub edition: String,
+    edition: Edition,
     all_tables: bool,
     via_root: bool,
     operations: bool,
@@ -71,6 +79,13 @@ pub struct PublicationState {
 }
 
 impl PublicationState {
+    /// Whether it was altered as a whole since `before`, also if it is as before again: renamed, or set otherwise. Where
+    /// it has another owner, that is taken for all that was altered.
+    #[must_use]
+    pub fn is_another_edition(&self, before: &Self) -> bool {
+        self.edition.version != before.edition.version && self.edition.owner == before.edition.owner
+    }
+
     /// Whether it has insert, update, delete and truncate, and the rows of partitions under their tables' names.
     #[must_use]
     pub fn is_whole(&self) -> bool {
@@ -84,7 +99,7 @@ impl PublicationState {
 /// What the server reports.
 pub async fn find_publication(client: &Client, name: &str) -> Result<Option<PublicationState>, Error> {
     let sql = "select oid, puballtables, pubviaroot, pubinsert and pubupdate and pubdelete and pubtruncate,
-          coalesce(obj_description(oid, 'pg_publication'), ''), xmin::text
+          coalesce(obj_description(oid, 'pg_publication'), ''), xmin::text, pubowner
         from pg_publication where pubname = $1";
     let row = client.query_opt(sql, &[&name]).await?;
     row.map(|row| {
@@ -96,7 +111,7 @@ pub async fn find_publication(client: &Client, name: &str) -> Result<Option<Publ
             operations: row.try_get(3)?,
             ours: comment == COMMENT || comment == WIDENED,
             widened: comment == WIDENED,
-            edition: row.try_get(5)?,
+            edition: Edition { version: row.try_get(5)?, owner: row.try_get(6)? },
         })
     })
     .transpose()
@@ -177,6 +192,28 @@ pub async fn restore_publication(client: &Client, name: &str) -> Result<bool, Er
         Ok(widened)
     })
     .await
+}
+
+/// Writes into the WAL, in its place in the order, that the publication is what it is. From there on every connection
+/// asks again which tables are of it.
+///
+/// # Errors
+/// As [`widen_publication`].
+pub async fn touch_publication(client: &Client, name: &str) -> Result<(), Error> {
+    alone(client, name, async {
+        ours(client, name).await?;
+        client.batch_execute(&as_a_whole(name)).await.map_err(|error| denied(error.into(), name))
+    })
+    .await
+}
+
+/// The statement by which a publication has every operation, under the names of partitioned tables.
+fn as_a_whole(name: &str) -> String {
+    format!(
+        "alter publication {} set (publish = 'insert, update, delete, truncate', \
+         publish_via_partition_root = true); ",
+        quote::identifier(name)
+    )
 }
 
 async fn ours(client: &Client, name: &str) -> Result<PublicationState, Error> {
@@ -268,10 +305,7 @@ async fn difference(
     let mut change = PublicationChange::default();
     let mut sql = String::new();
     if !found.is_whole() {
-        sql = format!(
-            "alter publication {name} set (publish = 'insert, update, delete, truncate', \
-             publish_via_partition_root = true); "
-        );
+        sql = as_a_whole(plan.name);
     }
     let mut present = member_tables(client, plan.name).await?;
     for table in &tables {

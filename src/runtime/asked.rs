@@ -107,9 +107,18 @@ impl Pump {
     }
 
     /// Rows of a table come under another name than the mapped one, and are nobody's. When the name is back, they
-    /// were missed: it is built again, once there is a table of its name.
+    /// were missed: it is built again, once there is a table of its name. Told again of what is not read yet, there is
+    /// nothing more to do.
     pub(super) fn renamed_away(&mut self, raw: &RawRelation) {
         let meant = self.built_from(raw.oid);
+        let waits = |lane: &Lane| {
+            let read = self.machine.run(raw.oid).is_some_and(|view| view.rows > 0);
+            lane.planned.needs_backfill() && !read
+        };
+        let wait = meant.iter().filter_map(|id| self.lanes.get(id)).all(waits);
+        if !self.relations.goes_away(raw.oid) && wait {
+            return;
+        }
         for lane in meant.iter().filter_map(|id| self.lanes.get(id)) {
             warn!(
                 mapping = lane.name(),

@@ -66,7 +66,8 @@ pub enum TermError {
         limit: Duration,
     },
     /// A session says nothing.
-    #[error("Postgres did not answer within {} s when it was asked for {what}: the link is dead", .limit.as_secs())]
+    #[error("Postgres did not answer within {} s when it was asked for {what}: the link is dead, or somebody has locked \
+         what it has to look at", .limit.as_secs())]
     NoAnswer {
         /// What it was asked for.
         what: &'static str,

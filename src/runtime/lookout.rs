@@ -1,8 +1,9 @@
 //! Watches the mapped tables for what the stream does not tell: a table that could not be used and now can, one
 //! that was dropped and made again before any row of it was changed, and one that is published no more.
 //!
-//! It looks, on a connection of its own, and says what a new term should take up. For what was missed beyond doubt it
-//! asks for a backfill first, as operators do.
+//! It looks, on a connection of its own, and says what a new term should take up. What it cannot do itself it tells as a
+//! warning, and goes on looking. Must never: write anything but that the publication is what it is, for a server that
+//! does not learn of partitions otherwise.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -13,16 +14,15 @@ use crate::{
     config::Config,
     model::EntityName,
     postgres::{
-        Client, ConnectSettings, PublicationPlan, PublicationState, Purpose, find_publication,
-        pending_change, published_tables,
+        Client, ConnectSettings, Error, PublicationPlan, PublicationState, Purpose, find_publication,
+        pending_change, published_tables, touch_publication,
     },
-    state::{Store, Target},
 };
 
 use super::{
     answer::answered,
     error::TermError,
-    partitions::Partitions,
+    partitions::{self, Partitions},
     plan::{self, TableState, Tables, WantedMapping},
 };
 
@@ -43,6 +43,13 @@ pub(super) struct Lookout {
     _task: JoinSet<()>,
 }
 
+/// What looks are compared with: how the term has left it, before the stream began.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Before {
+    pub(super) publication: Option<PublicationState>,
+    pub(super) partitions: Partitions,
+}
+
 impl Lookout {
     /// Watches from how the tables were when the term began.
     pub(super) fn start(
@@ -50,7 +57,7 @@ impl Lookout {
         config: Arc<Config>,
         wanted: Vec<WantedMapping>,
         tables: Tables,
-        publication: Option<u32>,
+        before: Before,
     ) -> Self {
         let (tell, news) = mpsc::unbounded_channel();
         let watch = Watch {
@@ -58,10 +65,9 @@ impl Lookout {
             config,
             wanted,
             tables,
-            publication,
-            edition: None,
-            partitions: Partitions::default(),
+            before,
             told: BTreeMap::new(),
+            told_of_publication: None,
         };
         let mut task = JoinSet::new();
         task.spawn(watch.serve(tell));
@@ -74,25 +80,17 @@ struct Watch {
     config: Arc<Config>,
     wanted: Vec<WantedMapping>,
     tables: Tables,
-    /// The publication with which the term began.
-    publication: Option<u32>,
-    /// Its edition, as it was first seen.
-    edition: Option<String>,
-    partitions: Partitions,
+    before: Before,
     /// Problems of tables that run, as they were last told.
     told: BTreeMap<EntityName, String>,
+    /// Why the publication cannot be what it is to be, as it was last told.
+    told_of_publication: Option<String>,
 }
 
 impl Watch {
     async fn serve(mut self, tell: mpsc::UnboundedSender<Result<String, TermError>>) {
         let mut client = None;
         loop {
-            if self.edition.is_none()
-                && let Err(error) = self.look_first(&mut client).await
-            {
-                debug!(%error, "publication and partitions could not be looked at");
-                client = None;
-            }
             tokio::time::sleep(INTERVAL).await;
             match answered("the catalogue", LIMIT, self.look(&mut client)).await {
                 Ok(Some(news)) => {
@@ -113,46 +111,11 @@ impl Watch {
         }
     }
 
-    async fn connected<'a>(&self, client: &'a mut Option<Client>) -> Result<&'a Client, TermError> {
-        Ok(match client {
+    async fn look(&mut self, client: &mut Option<Client>) -> Result<Option<String>, TermError> {
+        let client = match client {
             Some(client) => client,
             None => client.insert(self.settings.connect(Purpose::Control).await?),
-        })
-    }
-
-    /// What later looks are compared with.
-    async fn look_first(&mut self, client: &mut Option<Client>) -> Result<(), TermError> {
-        self.look_at_partitions(client).await?;
-        let client = self.connected(client).await?;
-        let found = find_publication(client, &self.config.source.publication).await?;
-        self.edition = found.map(|found| found.edition);
-        Ok(())
-    }
-
-    /// Which partitions came that this server's connection does not publish. Where changes may have been missed, the
-    /// table is to be read again.
-    async fn look_at_partitions(&mut self, client: &mut Option<Client>) -> Result<Option<String>, TermError> {
-        let client = self.connected(client).await?;
-        let arrived = self.partitions.look(client, &self.tables).await?;
-        let store = Store::new(self.config.source.slot.as_str());
-        for entity in &arrived.attached {
-            warn!(
-                %entity,
-                "CHANGES MAY HAVE BEEN MISSED: a table was attached to it as a partition, and a connection of Postgres \
-                 14 goes on without its changes; its documents are purged where the sink can, and it is backfilled again",
-            );
-            store.ask(client, &Target::Table(entity.clone()), &[None], true).await?;
-        }
-        let told = arrived.entities.first();
-        Ok(told
-            .map(|entity| format!("the table {entity} has got a partition, which needs another connection")))
-    }
-
-    async fn look(&mut self, client: &mut Option<Client>) -> Result<Option<String>, TermError> {
-        if let Some(news) = self.look_at_partitions(client).await? {
-            return Ok(Some(news));
-        }
-        let client = self.connected(client).await?;
+        };
         let (now, _) = plan::look(&self.config, client, &self.wanted).await?;
         if let Some(news) = self.publication_news(client, &now).await? {
             return Ok(Some(news));
@@ -166,26 +129,70 @@ impl Watch {
                 self.tell_problem(entity, table);
             }
         }
+        // Last, for these need a publication that is ours to alter, and the others do not.
+        let news = match self.partition_news(client).await {
+            Ok(None) => self.list_news(client, &now).await,
+            news => news,
+        };
+        self.heard_of_publication(news)
+    }
+
+    /// Whether a table was attached to a mapped one where that needs more than a word to the server.
+    async fn partition_news(&mut self, client: &Client) -> Result<Option<String>, Error> {
+        let now = Partitions::look(client, &self.tables).await?;
+        let difference = now.since(&self.before.partitions);
+        if let Some((entity, _)) = partitions::named(&difference.attached, &self.tables).first() {
+            return Ok(Some(format!("a table was attached to {entity} as a partition")));
+        }
+        if difference.any && self.config.source.manage_publication {
+            touch_publication(client, &self.config.source.publication).await?;
+        }
+        self.before.partitions = now;
         Ok(None)
     }
 
-    /// Whether the publication, or a table of it, was taken away: a new term brings it back, and repairs.
-    async fn publication_news(&self, client: &Client, now: &Tables) -> Result<Option<String>, TermError> {
-        let name = &self.config.source.publication;
-        let found = find_publication(client, name).await?;
-        if self.publication != found.as_ref().map(|found| found.oid) {
-            return Ok(Some(format!("the publication {name} was dropped or made anew")));
+    /// What stands in the way of altering the publication is told once, and again when it is something else.
+    fn heard_of_publication(
+        &mut self,
+        news: Result<Option<String>, Error>,
+    ) -> Result<Option<String>, TermError> {
+        match news {
+            Err(error) if !error.is_retryable() => {
+                let problem = error.to_string();
+                if self.told_of_publication.as_ref() != Some(&problem) {
+                    warn!(
+                        publication = self.config.source.publication,
+                        "cannot be brought up to date: {problem}"
+                    );
+                    self.told_of_publication = Some(problem);
+                }
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+            Ok(news) => {
+                self.told_of_publication = None;
+                Ok(news)
+            }
         }
-        let managed = self.config.source.manage_publication;
-        if managed && found.as_ref().is_some_and(|found| !found.is_whole()) {
+    }
+
+    /// Whether the publication, or a table of it, was taken away: a new term brings it back, and repairs.
+    async fn publication_news(&mut self, client: &Client, now: &Tables) -> Result<Option<String>, TermError> {
+        let name = self.config.source.publication.clone();
+        let found = find_publication(client, &name).await?;
+        let before = self.before.publication.as_ref();
+        let Some((found, before)) = found.zip(before).filter(|(found, before)| found.oid == before.oid)
+        else {
+            return Ok(Some(format!("the publication {name} was dropped or made anew")));
+        };
+        if self.config.source.manage_publication && !found.is_whole() {
             return Ok(Some(format!("the publication {name} leaves operations out")));
         }
-        let altered =
-            |found: &PublicationState| self.edition.as_ref().is_some_and(|edition| *edition != found.edition);
-        if client.server_version() >= SILENT && found.as_ref().is_some_and(altered) {
-            return Err(TermError::Altered { publication: name.clone() });
+        if client.server_version() >= SILENT && found.is_another_edition(before) {
+            return Err(TermError::Altered { publication: name });
         }
-        let published = published_tables(client, name).await?;
+        self.before.publication = Some(found);
+        let published = published_tables(client, &name).await?;
         // Of those that run: the others are taken up when they become usable.
         let is_taken_out = |entity: &&EntityName| {
             let before = self.tables.get(*entity).filter(|table| table.problem.is_none());
@@ -193,15 +200,13 @@ impl Watch {
                 before.is_some_and(|before| now.get(*entity).is_some_and(|now| now.oid == before.oid));
             is_there && !published.contains(entity)
         };
-        if let Some(entity) = now.keys().find(is_taken_out) {
-            return Ok(Some(format!("the table {entity} was taken out of the publication")));
-        }
-        self.list_news(client, now).await
+        let taken_out = now.keys().find(is_taken_out);
+        Ok(taken_out.map(|entity| format!("the table {entity} was taken out of the publication")))
     }
 
     /// Whether other columns are published than are to be: lists were restored, or a table's identity is another
     /// one, which a list must have.
-    async fn list_news(&self, client: &Client, now: &Tables) -> Result<Option<String>, TermError> {
+    async fn list_news(&self, client: &Client, now: &Tables) -> Result<Option<String>, Error> {
         let (name, managed) = (&self.config.source.publication, self.config.source.manage_publication);
         if !managed {
             return Ok(None);

@@ -1,6 +1,9 @@
 //! Relation messages, completed from the catalogue, and what changed since the last one.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use crate::{
     backfill::KeyColumn,
@@ -29,6 +32,8 @@ pub(super) struct Relations {
     known: HashMap<u32, ResolvedRelation>,
     /// The keys of tables that the stream has not described yet.
     keys: HashMap<u32, Vec<KeyColumn>>,
+    /// The mapped tables that come under other names.
+    away: HashSet<u32>,
     /// The table that the stream described last.
     pub(super) last: Option<EntityName>,
 }
@@ -40,6 +45,7 @@ impl Relations {
             catalog: Catalog::new(publication),
             known: HashMap::new(),
             keys: HashMap::new(),
+            away: HashSet::new(),
             last: None,
         }
     }
@@ -59,9 +65,13 @@ impl Relations {
 
     /// Whether the table of a Relation message is there today, under the same name.
     pub(super) async fn is_present(&mut self, raw: &RawRelation) -> Result<bool, TermError> {
-        let tables = self.catalog.tables(&self.client, std::slice::from_ref(&raw.name));
-        let tables = answered("what a table is", ANSWER_LIMIT, tables).await?;
-        Ok(tables.iter().any(|table| table.oid == raw.oid))
+        let name = self.catalog.name_of(&self.client, raw.oid);
+        Ok(answered("what a table is", ANSWER_LIMIT, name).await?.as_ref() == Some(&raw.name))
+    }
+
+    /// A table came under a name that is not the mapped one: whether it had not since it came under that.
+    pub(super) fn goes_away(&mut self, oid: u32) -> bool {
+        self.away.insert(oid)
     }
 
     /// Completes a Relation message; also tells what it changes, where it differs from the last one.
@@ -77,6 +87,7 @@ impl Relations {
             columns: columns.map(|column| (column.name.clone(), column.type_oid, column.identity)).collect(),
         };
         self.last = Some(raw.name.clone());
+        self.away.remove(&raw.oid);
         let resolved = self.catalog.resolve(&self.client, &described);
         let resolved = answered("what a table is", ANSWER_LIMIT, resolved).await?;
         let relation = Arc::clone(&resolved.relation);

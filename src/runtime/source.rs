@@ -18,7 +18,8 @@ use super::{
     error::TermError,
     held,
     history::{Found, gap, is_behind},
-    plan,
+    lookout::Before,
+    partitions, plan,
     term::Context,
 };
 
@@ -40,6 +41,8 @@ pub(super) struct Source {
     pub(super) system: SystemIdentity,
     /// What such a rebuild does first: it empties the destinations, where their sinks can.
     pub(super) purge: bool,
+    /// Publication and partitions, as they are from here on.
+    pub(super) before: Before,
     /// The checkpoint to save, once what a repair means for the mappings is saved.
     pub(super) installation: Installation,
 }
@@ -100,19 +103,26 @@ pub(super) async fn prepare(
     });
     let fresh = slot.is_none() || gap.is_some();
     let entities = plan::entities(wanted, tables);
-    if settings.manage_publication {
-        let missing = unpublished(control, &settings.publication, &entities, tables).await?;
-        if !missing.is_empty() {
-            installation.baseline = Some(UNKNOWN_BASELINE);
-            store.save_installation(state, &installation).await?;
-        }
-        if !fresh {
-            warn_of_missed(&store.miss_changes(state, &missing, settings.purge_on_repair).await?);
-        }
+    let leaves = partitions::Found::look(control, state, &store, tables).await?;
+    let missing = if settings.manage_publication {
+        unpublished(control, &settings.publication, &entities, tables).await?
+    } else {
+        Vec::new()
+    };
+    if !missing.is_empty() || !leaves.attached.is_empty() {
+        installation.baseline = Some(UNKNOWN_BASELINE);
+        store.save_installation(state, &installation).await?;
+    }
+    if !fresh {
+        warn_of_missed(&store.miss_changes(state, &missing, settings.purge_on_repair).await?);
+        let missed = store.miss_changes(state, &leaves.attached, settings.purge_on_repair).await?;
+        leaves.tell_missed(&missed, settings);
     }
     // By the session that is fenced: what a former leader begins late is never made.
     publish(state, settings, &entities, plan::column_lists(&context.config, wanted).as_ref()).await?;
-    let publication = published_as(control, settings).await?;
+    leaves.take_up(state, &store, settings).await?;
+    let before = find_publication(control, &settings.publication).await?;
+    let publication = before.as_ref().map(|found| found.oid);
     let published = wal_position(control).await?;
     if fresh && slot.is_some() {
         drop_slot(state, &settings.slot).await?;
@@ -150,6 +160,7 @@ pub(super) async fn prepare(
         repaired: gap.is_some(),
         system,
         purge: settings.purge_on_repair || resumed.is_some_and(|resumed| resumed.purge),
+        before: Before { publication: before, partitions: leaves.now },
         installation,
     }))
 }

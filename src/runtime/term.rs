@@ -184,9 +184,8 @@ async fn lead(
     let term = source.installation.term;
     context.health.note(|state, _| state.term = Some(term));
     context.memory.begins(&source.installation, source.system.flushed);
-    let publication = source.installation.publication_oid;
     let config = Arc::clone(&context.config);
-    let lookout = Lookout::start(&context.settings, config, wanted, tables, publication);
+    let lookout = Lookout::start(&context.settings, config, wanted, tables, source.before.clone());
     let parts = Parts { control, state, lookout, lease };
     let mut pump = assemble(context, plugins, planned, &source, parts);
     // Before the first reading.

@@ -8,6 +8,7 @@
 mod control;
 mod error;
 mod mapping;
+mod partitions;
 mod request;
 mod run;
 mod store;
@@ -17,6 +18,7 @@ mod upgrade;
 pub use control::StoredControl;
 pub use error::StateError;
 pub use mapping::{MappingStatus, StoredMapping};
+pub use partitions::StoredPartition;
 pub use request::{Asked, CHANNEL, PendingRequest, StoredRequest, StoredRunState, Target, Withdrawn};
 pub use run::{RunAge, RunStatus, StoredRun};
 pub use store::Store;

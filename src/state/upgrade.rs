@@ -112,6 +112,12 @@ const STEPS: &[&str] = &[
         purge boolean not null default false
     );
 ",
+    r"
+    create table anabranch.partitions (
+        installation text primary key,
+        known jsonb not null
+    );
+",
 ];
 
 /// Makes the schema, or brings it up to this program's version, in one transaction.
