@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Replay, SpoolError, pages::Kept};
+use super::{Replay, SpoolError, described::Descriptions, pages::Kept};
 use crate::{
     model::{TransactionInfo, Xid},
     pgoutput::{message::Message, transaction::MARKER_PREFIX},
@@ -22,6 +22,8 @@ pub struct Spool {
     /// The transaction whose block is being sent.
     block: Option<Xid>,
     memory: usize,
+    /// Of all that has arrived, whatever became of it.
+    newest: Descriptions,
 }
 
 /// What became of a message.
@@ -35,8 +37,8 @@ pub enum Taken {
     RolledBack,
     /// A transaction was rolled back: nothing of it is here any more, and its file may go.
     Aborted(Xid),
-    /// A transaction was committed. Before any further message is taken, its replay is to be given to the assembler; its
-    /// file may go afterwards.
+    /// A transaction was committed. Before any further message is taken, its replay is to be given to the assembler, and
+    /// [`Spool::newer_descriptions`] after it; its file may go afterwards.
     Committed(Box<Replay>),
 }
 
@@ -64,7 +66,14 @@ impl Spool {
     /// An empty spool, that keeps so many bytes in memory.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { limit, page: PAGE.min(limit / PAGES), open: HashMap::new(), block: None, memory: 0 }
+        Self {
+            limit,
+            page: PAGE.min(limit / PAGES),
+            open: HashMap::new(),
+            block: None,
+            memory: 0,
+            newest: Descriptions::default(),
+        }
     }
 
     /// Takes the next message, decoded and as it came. After an error the spool must be dropped.
@@ -84,7 +93,12 @@ impl Spool {
             }
             Message::StreamAbort { xid, subxid, .. } => self.abort(xid, subxid),
             _ => match self.block {
-                None => Ok(Taken::Plain),
+                None => {
+                    if let (Message::Relation(_), Some((_, body))) = (message, bytes.split_first()) {
+                        self.newest.note(body);
+                    }
+                    Ok(Taken::Plain)
+                }
                 Some(top) => self.keep(top, message, bytes),
             },
         }
@@ -101,6 +115,12 @@ impl Spool {
         let spilled = kept.spill();
         self.memory = self.memory + kept.memory() - before;
         spilled.map(|(offset, bytes)| Write { xid, offset, bytes })
+    }
+
+    /// The descriptions that arrived after those of a replay, of the same tables: to be given to the assembler once the
+    /// replay is through, since the server does not describe these tables again for the rows that follow.
+    pub fn newer_descriptions<'a>(&'a self, replay: &'a Replay) -> impl Iterator<Item = &'a [u8]> {
+        self.newest.differing(replay.described())
     }
 
     /// How much is in here.
@@ -181,12 +201,16 @@ impl Spool {
         let (Some(xid), Some((&kind, rest))) = (xid, bytes.split_first()) else {
             return Err(out_of_order("a message", top, "comes inside a block and names no transaction"));
         };
+        let body = rest.get(size_of::<Xid>()..).unwrap_or_default();
+        if let Message::Relation(_) = message {
+            self.newest.note(body);
+        }
         if let Some(kept) = self.open.get_mut(&top) {
             let before = kept.memory();
             if xid != top {
                 kept.note(xid);
             }
-            kept.append(kind, rest.get(size_of::<Xid>()..).unwrap_or_default(), self.page);
+            kept.append(kind, body, self.page);
             self.memory = self.memory + kept.memory() - before;
         }
         Ok(Taken::Kept)

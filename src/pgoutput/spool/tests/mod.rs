@@ -109,6 +109,35 @@ fn a_description_that_is_merely_repeated_is_not_looked_up_again() {
 }
 
 #[test]
+fn rows_that_come_whole_follow_the_newest_description_and_not_the_one_of_a_replay() {
+    let described = |xid, name: &str| {
+        let column = (true, name.to_owned(), 25, -1);
+        Msg::Relation(xid, 9, "public".into(), "t".into(), ReplicaIdentity::Default, vec![column])
+    };
+    let row = |value: &str| Msg::Insert(None, 9, vec![text(value)]);
+    let whole = |lsn, messages: &[Msg]| {
+        let mut all = vec![Msg::Begin(lsn, 5_000, 800)];
+        all.extend_from_slice(messages);
+        all.push(Msg::Commit(lsn, lsn + 1, 5_000));
+        all
+    };
+    for limit in [1 << 20, 0] {
+        let mut stage = Stage::new(limit);
+        stage.feed(&[start(TOP, true), described(Some(TOP), "old"), insert(TOP, "a"), Msg::StreamStop]);
+        stage.feed(&whole(50, &[described(None, "new"), row("b")]));
+        stage.feed(&[commit(TOP)]);
+        // The server has described it before, and does not again.
+        stage.feed(&whole(150, &[row("c")]));
+        let columns: Vec<_> = stage.events().into_iter().map(|event| event.columns.concat()).collect();
+        assert_eq!(
+            (columns, stage.described),
+            (["new", "old", "new"].map(str::to_owned).to_vec(), 3),
+            "{limit}"
+        );
+    }
+}
+
+#[test]
 fn messages_out_of_order_are_errors() {
     let cases: [(&[Msg], &str); 9] = [
         (&[Msg::StreamStop], "without a Stream Start"),

@@ -92,6 +92,11 @@ impl Stage {
         }
         let handled = self.assembler.handle(replay.commit())?;
         self.handled(handled);
+        let newer: Vec<_> = self.spool.newer_descriptions(&replay).map(<[u8]>::to_vec).collect();
+        for record in newer {
+            let handled = self.assembler.handle(decoder.decode(&record)?)?;
+            self.handled(handled);
+        }
         Ok(())
     }
 
