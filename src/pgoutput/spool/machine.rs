@@ -2,7 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::{Replay, SpoolError, described::Descriptions, pages::Kept};
+use super::{
+    Replay, SpoolError,
+    described::Descriptions,
+    pages::{Kept, Memory},
+};
 use crate::{
     model::{TransactionInfo, Xid},
     pgoutput::{message::Message, transaction::MARKER_PREFIX},
@@ -21,7 +25,10 @@ pub struct Spool {
     open: HashMap<Xid, Kept>,
     /// The transaction whose block is being sent.
     block: Option<Xid>,
-    memory: usize,
+    /// What writing away would free; only this is compared with the limit.
+    spillable: usize,
+    /// What else it takes.
+    index: usize,
     /// Of all that has arrived, whatever became of it.
     newest: Descriptions,
 }
@@ -58,7 +65,7 @@ pub struct Write {
 pub struct SpoolUsage {
     /// Transactions that are open.
     pub transactions: usize,
-    /// Bytes in memory.
+    /// Bytes in memory, with those of places of savepoints and pages.
     pub memory: usize,
 }
 
@@ -71,7 +78,8 @@ impl Spool {
             page: PAGE.min(limit / PAGES),
             open: HashMap::new(),
             block: None,
-            memory: 0,
+            spillable: 0,
+            index: 0,
             newest: Descriptions::default(),
         }
     }
@@ -107,13 +115,15 @@ impl Spool {
     /// A page to be written away, while there is more in memory than may be. The caller writes it before it goes on.
     #[inline]
     pub fn spill(&mut self) -> Option<Write> {
-        if self.memory <= self.limit {
+        if self.spillable <= self.limit {
             return None;
         }
-        let (&xid, kept) = self.open.iter_mut().max_by_key(|(_, kept)| kept.spillable())?;
+        let largest = |kept: &Kept| (kept.has_whole_page(), kept.spillable());
+        let (&xid, kept) = self.open.iter_mut().max_by_key(|(_, kept)| largest(kept))?;
         let before = kept.memory();
         let spilled = kept.spill();
-        self.memory = self.memory + kept.memory() - before;
+        let after = kept.memory();
+        self.account(before, after);
         spilled.map(|(offset, bytes)| Write { xid, offset, bytes })
     }
 
@@ -126,7 +136,13 @@ impl Spool {
     /// How much is in here.
     #[must_use]
     pub fn usage(&self) -> SpoolUsage {
-        SpoolUsage { transactions: self.open.len(), memory: self.memory }
+        SpoolUsage { transactions: self.open.len(), memory: self.spillable + self.index }
+    }
+
+    #[inline]
+    fn account(&mut self, before: Memory, after: Memory) {
+        self.spillable = self.spillable + after.spillable - before.spillable;
+        self.index = self.index + after.index - before.index;
     }
 
     fn start(&mut self, xid: Xid, first: bool) -> Result<Taken, SpoolError> {
@@ -161,7 +177,7 @@ impl Spool {
         let Some(kept) = self.open.remove(&xid) else {
             return Err(out_of_order("Stream Commit", xid, "comes without a Stream Start"));
         };
-        self.memory -= kept.memory();
+        self.account(kept.memory(), Memory::default());
         Ok(Taken::Committed(Box::new(Replay::new(info, kept))))
     }
 
@@ -171,13 +187,16 @@ impl Spool {
         }
         if xid == subxid {
             // Of one that is not here there is nothing to forget.
-            self.memory -= self.open.remove(&xid).map_or(0, |kept| kept.memory());
+            if let Some(kept) = self.open.remove(&xid) {
+                self.account(kept.memory(), Memory::default());
+            }
             return Ok(Taken::Aborted(xid));
         }
         if let Some(kept) = self.open.get_mut(&xid) {
             let before = kept.memory();
             kept.cut(subxid);
-            self.memory = self.memory + kept.memory() - before;
+            let after = kept.memory();
+            self.account(before, after);
         }
         Ok(Taken::RolledBack)
     }
@@ -211,7 +230,8 @@ impl Spool {
                 kept.note(xid);
             }
             kept.append(kind, body, self.page);
-            self.memory = self.memory + kept.memory() - before;
+            let after = kept.memory();
+            self.account(before, after);
         }
         Ok(Taken::Kept)
     }
