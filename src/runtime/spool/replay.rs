@@ -62,7 +62,7 @@ impl Pump {
             Taken::RolledBack => metrics.rolled_back(),
             Taken::Aborted(xid) => {
                 metrics.streamed(Streamed::Aborted);
-                spooling.disk.forget(xid).await;
+                spooling.disk.forget(xid);
             }
             Taken::Committed(replay) => {
                 metrics.streamed(Streamed::Committed);
@@ -91,7 +91,7 @@ impl Pump {
             connection.assembler.handle(replaying.replay.begin())?;
         }
         if replaying.page.is_none() {
-            spooling.disk.forget(replaying.replay.xid()).await;
+            spooling.disk.forget(replaying.replay.xid());
             let newer = spooling.spool.newer_descriptions(&replaying.replay);
             let newer: Vec<_> = newer.map(<[u8]>::to_vec).collect();
             if let Handled::Committed(committed) = connection.assembler.handle(replaying.replay.commit())? {
