@@ -138,12 +138,26 @@ impl Pump {
         let mut connection = Connection::new(stream, spooling);
         self.observer.flights.clear();
         let _pumping = self.observer.health.pumping();
-        let stopped = self.pump(&mut connection, reloads, shutdown).await?;
-        if !matches!(stopped, Stopped::Restream(_)) {
-            self.drain(&mut connection).await?;
+        let stopped = self.pump_and_drain(&mut connection, reloads, shutdown).await;
+        if let Some(spooling) = connection.spooling.take() {
+            spooling.end().await;
         }
+        let stopped = stopped?;
         if let Err(error) = connection.stream.close(Duration::from_secs(2)).await {
             debug!(%error, "the stream did not end in good order");
+        }
+        Ok(stopped)
+    }
+
+    async fn pump_and_drain(
+        &mut self,
+        connection: &mut Connection,
+        reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+        shutdown: &CancellationToken,
+    ) -> Result<Stopped, TermError> {
+        let stopped = self.pump(connection, reloads, shutdown).await?;
+        if !matches!(stopped, Stopped::Restream(_)) {
+            self.drain(connection).await?;
         }
         Ok(stopped)
     }

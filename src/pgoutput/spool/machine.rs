@@ -2,7 +2,11 @@
 
 use std::collections::HashMap;
 
-use super::{Replay, SpoolError, pages::Kept};
+use super::{
+    Replay, SpoolError,
+    described::Descriptions,
+    pages::{Kept, Memory},
+};
 use crate::{
     model::{TransactionInfo, Xid},
     pgoutput::{message::Message, transaction::MARKER_PREFIX},
@@ -21,7 +25,12 @@ pub struct Spool {
     open: HashMap<Xid, Kept>,
     /// The transaction whose block is being sent.
     block: Option<Xid>,
-    memory: usize,
+    /// What writing away would free; only this is compared with the limit.
+    spillable: usize,
+    /// What else it takes.
+    index: usize,
+    /// Of all that has arrived, whatever became of it.
+    newest: Descriptions,
 }
 
 /// What became of a message.
@@ -35,8 +44,8 @@ pub enum Taken {
     RolledBack,
     /// A transaction was rolled back: nothing of it is here any more, and its file may go.
     Aborted(Xid),
-    /// A transaction was committed. Before any further message is taken, its replay is to be given to the assembler; its
-    /// file may go afterwards.
+    /// A transaction was committed. Before any further message is taken, its replay is to be given to the assembler, and
+    /// [`Spool::newer_descriptions`] after it; its file may go afterwards.
     Committed(Box<Replay>),
 }
 
@@ -56,7 +65,7 @@ pub struct Write {
 pub struct SpoolUsage {
     /// Transactions that are open.
     pub transactions: usize,
-    /// Bytes in memory.
+    /// Bytes in memory, with those of places of savepoints and pages.
     pub memory: usize,
 }
 
@@ -64,7 +73,15 @@ impl Spool {
     /// An empty spool, that keeps so many bytes in memory.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { limit, page: PAGE.min(limit / PAGES), open: HashMap::new(), block: None, memory: 0 }
+        Self {
+            limit,
+            page: PAGE.min(limit / PAGES),
+            open: HashMap::new(),
+            block: None,
+            spillable: 0,
+            index: 0,
+            newest: Descriptions::default(),
+        }
     }
 
     /// Takes the next message, decoded and as it came. After an error the spool must be dropped.
@@ -84,7 +101,12 @@ impl Spool {
             }
             Message::StreamAbort { xid, subxid, .. } => self.abort(xid, subxid),
             _ => match self.block {
-                None => Ok(Taken::Plain),
+                None => {
+                    if let (Message::Relation(_), Some((_, body))) = (message, bytes.split_first()) {
+                        self.newest.note(body);
+                    }
+                    Ok(Taken::Plain)
+                }
                 Some(top) => self.keep(top, message, bytes),
             },
         }
@@ -93,20 +115,34 @@ impl Spool {
     /// A page to be written away, while there is more in memory than may be. The caller writes it before it goes on.
     #[inline]
     pub fn spill(&mut self) -> Option<Write> {
-        if self.memory <= self.limit {
+        if self.spillable <= self.limit {
             return None;
         }
-        let (&xid, kept) = self.open.iter_mut().max_by_key(|(_, kept)| kept.spillable())?;
+        let largest = |kept: &Kept| (kept.has_whole_page(), kept.spillable());
+        let (&xid, kept) = self.open.iter_mut().max_by_key(|(_, kept)| largest(kept))?;
         let before = kept.memory();
         let spilled = kept.spill();
-        self.memory = self.memory + kept.memory() - before;
+        let after = kept.memory();
+        self.account(before, after);
         spilled.map(|(offset, bytes)| Write { xid, offset, bytes })
+    }
+
+    /// The descriptions that arrived after those of a replay, of the same tables: to be given to the assembler once the
+    /// replay is through, since the server does not describe these tables again for the rows that follow.
+    pub fn newer_descriptions<'a>(&'a self, replay: &'a Replay) -> impl Iterator<Item = &'a [u8]> {
+        self.newest.differing(replay.described())
     }
 
     /// How much is in here.
     #[must_use]
     pub fn usage(&self) -> SpoolUsage {
-        SpoolUsage { transactions: self.open.len(), memory: self.memory }
+        SpoolUsage { transactions: self.open.len(), memory: self.spillable + self.index }
+    }
+
+    #[inline]
+    fn account(&mut self, before: Memory, after: Memory) {
+        self.spillable = self.spillable + after.spillable - before.spillable;
+        self.index = self.index + after.index - before.index;
     }
 
     fn start(&mut self, xid: Xid, first: bool) -> Result<Taken, SpoolError> {
@@ -141,7 +177,7 @@ impl Spool {
         let Some(kept) = self.open.remove(&xid) else {
             return Err(out_of_order("Stream Commit", xid, "comes without a Stream Start"));
         };
-        self.memory -= kept.memory();
+        self.account(kept.memory(), Memory::default());
         Ok(Taken::Committed(Box::new(Replay::new(info, kept))))
     }
 
@@ -151,13 +187,16 @@ impl Spool {
         }
         if xid == subxid {
             // Of one that is not here there is nothing to forget.
-            self.memory -= self.open.remove(&xid).map_or(0, |kept| kept.memory());
+            if let Some(kept) = self.open.remove(&xid) {
+                self.account(kept.memory(), Memory::default());
+            }
             return Ok(Taken::Aborted(xid));
         }
         if let Some(kept) = self.open.get_mut(&xid) {
             let before = kept.memory();
             kept.cut(subxid);
-            self.memory = self.memory + kept.memory() - before;
+            let after = kept.memory();
+            self.account(before, after);
         }
         Ok(Taken::RolledBack)
     }
@@ -181,13 +220,18 @@ impl Spool {
         let (Some(xid), Some((&kind, rest))) = (xid, bytes.split_first()) else {
             return Err(out_of_order("a message", top, "comes inside a block and names no transaction"));
         };
+        let body = rest.get(size_of::<Xid>()..).unwrap_or_default();
+        if let Message::Relation(_) = message {
+            self.newest.note(body);
+        }
         if let Some(kept) = self.open.get_mut(&top) {
             let before = kept.memory();
             if xid != top {
                 kept.note(xid);
             }
-            kept.append(kind, rest.get(size_of::<Xid>()..).unwrap_or_default(), self.page);
-            self.memory = self.memory + kept.memory() - before;
+            kept.append(kind, body, self.page);
+            let after = kept.memory();
+            self.account(before, after);
         }
         Ok(Taken::Kept)
     }

@@ -10,6 +10,15 @@ use crate::model::Xid;
 /// What a savepoint costs, about: its place in the list and in the map.
 const SAVEPOINT: usize = 40;
 
+/// How many bytes something holds in memory, about.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Memory {
+    /// Those that writing it away would free.
+    pub(super) spillable: usize,
+    /// Those of the places of savepoints and pages.
+    pub(super) index: usize,
+}
+
 /// A page that was written away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
@@ -108,6 +117,8 @@ impl Kept {
         let Some(from) = self.savepoints.cut(subxid) else { return false };
         if let Some(kept) = from.checked_sub(self.tail_start).filter(|kept| *kept > 0) {
             self.tail.truncate(usize::try_from(kept).unwrap_or(usize::MAX));
+            // Else it counts as a large one while it is not.
+            self.tail.shrink_to_fit();
             return true;
         }
         self.tail = Vec::new();
@@ -130,7 +141,7 @@ impl Kept {
 
     /// Takes a page out of memory, the oldest first, to be written to this place of the file.
     pub(super) fn spill(&mut self) -> Option<(u64, Vec<u8>)> {
-        if self.filed == self.closed.len() {
+        if !self.has_whole_page() {
             if self.tail.is_empty() {
                 return None;
             }
@@ -159,10 +170,15 @@ impl Kept {
         self.held + self.tail.capacity()
     }
 
-    /// About how many bytes it holds in memory.
+    /// Whether there is a page in memory that is not being filled any more.
+    pub(super) fn has_whole_page(&self) -> bool {
+        self.filed < self.closed.len()
+    }
+
     #[inline]
-    pub(super) fn memory(&self) -> usize {
-        self.spillable() + self.savepoints.order.len() * SAVEPOINT
+    pub(super) fn memory(&self) -> Memory {
+        let index = self.savepoints.order.len() * SAVEPOINT + self.closed.len() * size_of::<Closed>();
+        Memory { spillable: self.spillable(), index }
     }
 
     /// The pages in their order, without empty ones.

@@ -1,12 +1,10 @@
 //! A streamed transaction that was committed, page by page.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    mem,
-};
+use std::{collections::VecDeque, mem};
 
 use super::{
     Extent, SpoolError,
+    described::Descriptions,
     pages::{Kept, Place},
 };
 use crate::{
@@ -20,8 +18,8 @@ use crate::{
 pub struct Replay {
     info: TransactionInfo,
     pages: VecDeque<Place>,
-    /// The last description of each table.
-    described: HashMap<[u8; 4], Vec<u8>>,
+    /// The last description of each table that was given out.
+    described: Descriptions,
 }
 
 /// Where the next page is.
@@ -35,7 +33,7 @@ pub enum Source {
 
 impl Replay {
     pub(super) fn new(info: TransactionInfo, kept: Kept) -> Self {
-        Self { info, pages: kept.into_pages().collect(), described: HashMap::new() }
+        Self { info, pages: kept.into_pages().collect(), described: Descriptions::default() }
     }
 
     /// The transaction's top-level id.
@@ -79,14 +77,12 @@ impl Replay {
     /// Whether a record describes a table as the last description of it did. The server describes every table again
     /// after each savepoint that was rolled back; looking each up in the catalogue would take long.
     pub fn repeats(&mut self, record: &[u8]) -> bool {
-        let [b'R', rest @ ..] = record else { return false };
-        let Some(oid) = rest.first_chunk() else { return false };
-        let known = self.described.entry(*oid).or_default();
-        if known == rest {
-            return true;
-        }
-        rest.clone_into(known);
-        false
+        let [b'R', body @ ..] = record else { return false };
+        self.described.note(body)
+    }
+
+    pub(super) fn described(&self) -> &Descriptions {
+        &self.described
     }
 }
 

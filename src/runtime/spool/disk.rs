@@ -5,6 +5,9 @@
 //! empty file; the next one of the same installation removes it. Reads and writes are awaited, on threads that may
 //! block.
 //!
+//! A file that is not needed any more is closed on such a thread too, and nobody waits for it but the end of the
+//! connection: the space of a large one takes seconds to be given back.
+//!
 //! Must never touch a file of another installation, or of somebody else: names are matched as a whole.
 
 use std::{
@@ -16,6 +19,7 @@ use std::{
     sync::Arc,
 };
 
+use tokio::task::JoinSet;
 use tracing::info;
 
 use crate::{model::Xid, pgoutput::spool::Extent};
@@ -151,6 +155,8 @@ pub(super) struct Disk {
     limit: u64,
     files: HashMap<Xid, Opened>,
     used: u64,
+    /// Files that are being closed.
+    closing: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -161,7 +167,7 @@ struct Opened {
 
 impl Disk {
     pub(super) fn new(directory: Directory, limit: u64) -> Self {
-        Self { directory, limit, files: HashMap::new(), used: 0 }
+        Self { directory, limit, files: HashMap::new(), used: 0, closing: JoinSet::new() }
     }
 
     /// The bytes of all files.
@@ -216,16 +222,22 @@ impl Disk {
         looked.await.map_err(|source| self.directory.error("read", self.used, source))
     }
 
-    /// Removes the file of a transaction, where there is one.
-    pub(super) async fn forget(&mut self, xid: Xid) {
+    /// Removes the file of a transaction, where there is one. It counts no longer; its space is given back in a while.
+    pub(super) fn forget(&mut self, xid: Xid) {
         let Some(Opened { file, length }) = self.files.remove(&xid) else { return };
         self.used -= length;
-        // The space of a large file takes a while to be given back.
-        let _ = blocking(move || {
-            drop(file);
-            Ok(())
-        })
-        .await;
+        // Those that are through.
+        while self.closing.try_join_next().is_some() {}
+        self.closing.spawn_blocking(move || drop(file));
+    }
+
+    /// Removes all files, and waits until their space is given back.
+    pub(super) async fn end(mut self) {
+        let files: Vec<Xid> = self.files.keys().copied().collect();
+        for xid in files {
+            self.forget(xid);
+        }
+        while self.closing.join_next().await.is_some() {}
     }
 }
 
@@ -264,8 +276,33 @@ mod tests {
         assert_eq!(private, 0o600);
         disk.expect(7, 7).await.unwrap();
         assert!(disk.expect(7, 8).await.is_err());
-        disk.forget(7).await;
+        disk.forget(7);
         assert_eq!(disk.used(), 0);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_file_counts_no_longer_at_once_and_all_are_closed_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let place = folder.path().to_path_buf();
+        let open = || {
+            let entries = fs::read_dir("/proc/self/fd").unwrap();
+            let links = entries.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
+            links.filter(|target| target.starts_with(&place)).count()
+        };
+        let mut disk = Disk::new(opened(folder.path()).await, 100);
+        for xid in 7..10 {
+            disk.write(xid, 0, b"abc".to_vec()).await.unwrap();
+        }
+        // One that is long in closing: the thread has it, and so has this.
+        let held = Arc::clone(&disk.files[&8].file);
+        disk.forget(8);
+        disk.forget(9);
+        assert_eq!((disk.used(), disk.files.len()), (3, 1));
+        disk.end().await;
+        assert_eq!(open(), 1);
+        drop(held);
+        assert_eq!(open(), 0);
     }
 
     #[tokio::test]
@@ -301,7 +338,7 @@ mod tests {
         disk.write(7, 4, vec![0; 4]).await.unwrap();
         let error = disk.write(8, 0, vec![0; 3]).await.unwrap_err().to_string();
         assert!(error.contains("10 bytes") && error.contains("spool_limit"), "{error}");
-        disk.forget(7).await;
+        disk.forget(7);
         disk.write(8, 0, vec![0; 3]).await.unwrap();
     }
 

@@ -92,6 +92,11 @@ impl Spooling {
         Ok((length, made))
     }
 
+    /// Gives everything back, and waits for it: what the next connection may keep is counted from nothing.
+    pub(super) async fn end(self) {
+        self.disk.end().await;
+    }
+
     fn begin(&mut self, replay: Replay) {
         self.replaying = Some(Box::new(Replaying::new(replay)));
     }

@@ -62,7 +62,7 @@ impl Pump {
             Taken::RolledBack => metrics.rolled_back(),
             Taken::Aborted(xid) => {
                 metrics.streamed(Streamed::Aborted);
-                spooling.disk.forget(xid).await;
+                spooling.disk.forget(xid);
             }
             Taken::Committed(replay) => {
                 metrics.streamed(Streamed::Committed);
@@ -91,11 +91,13 @@ impl Pump {
             connection.assembler.handle(replaying.replay.begin())?;
         }
         if replaying.page.is_none() {
-            spooling.disk.forget(replaying.replay.xid()).await;
+            spooling.disk.forget(replaying.replay.xid());
+            let newer = spooling.spool.newer_descriptions(&replaying.replay);
+            let newer: Vec<_> = newer.map(<[u8]>::to_vec).collect();
             if let Handled::Committed(committed) = connection.assembler.handle(replaying.replay.commit())? {
                 self.on_commit(connection, &committed);
             }
-            return Ok(());
+            return self.describe_again(connection, &mut replaying, &newer).await;
         }
         self.replay_page(connection, &mut replaying).await?;
         if let Some(spooling) = &mut connection.spooling {
@@ -103,6 +105,25 @@ impl Pump {
         }
         // A page from memory waits for nothing.
         tokio::task::yield_now().await;
+        Ok(())
+    }
+
+    /// What follows a replay follows these descriptions, which came while its transaction was open.
+    async fn describe_again(
+        &mut self,
+        connection: &mut Connection,
+        replaying: &mut Replaying,
+        newer: &[Vec<u8>],
+    ) -> Result<(), TermError> {
+        for record in newer {
+            let message = match replaying.decoder.decode(record) {
+                Ok(message) => message,
+                Err(error) => return Err(replaying.fault(&error)),
+            };
+            if let Handled::Relation(raw) = connection.assembler.handle(message)? {
+                self.on_relation(connection, raw).await?;
+            }
+        }
         Ok(())
     }
 

@@ -109,6 +109,35 @@ fn a_description_that_is_merely_repeated_is_not_looked_up_again() {
 }
 
 #[test]
+fn rows_that_come_whole_follow_the_newest_description_and_not_the_one_of_a_replay() {
+    let described = |xid, name: &str| {
+        let column = (true, name.to_owned(), 25, -1);
+        Msg::Relation(xid, 9, "public".into(), "t".into(), ReplicaIdentity::Default, vec![column])
+    };
+    let row = |value: &str| Msg::Insert(None, 9, vec![text(value)]);
+    let whole = |lsn, messages: &[Msg]| {
+        let mut all = vec![Msg::Begin(lsn, 5_000, 800)];
+        all.extend_from_slice(messages);
+        all.push(Msg::Commit(lsn, lsn + 1, 5_000));
+        all
+    };
+    for limit in [1 << 20, 0] {
+        let mut stage = Stage::new(limit);
+        stage.feed(&[start(TOP, true), described(Some(TOP), "old"), insert(TOP, "a"), Msg::StreamStop]);
+        stage.feed(&whole(50, &[described(None, "new"), row("b")]));
+        stage.feed(&[commit(TOP)]);
+        // The server has described it before, and does not again.
+        stage.feed(&whole(150, &[row("c")]));
+        let columns: Vec<_> = stage.events().into_iter().map(|event| event.columns.concat()).collect();
+        assert_eq!(
+            (columns, stage.described),
+            (["new", "old", "new"].map(str::to_owned).to_vec(), 3),
+            "{limit}"
+        );
+    }
+}
+
+#[test]
 fn messages_out_of_order_are_errors() {
     let cases: [(&[Msg], &str); 9] = [
         (&[Msg::StreamStop], "without a Stream Start"),
@@ -138,11 +167,48 @@ fn memory_is_bounded_and_the_largest_goes_first() {
         stage.feed(&[start(xid, true), relation(xid), insert(xid, "x"), Msg::StreamStop]);
         for _ in 0..at * 20 {
             stage.feed(&[start(xid, false), insert(xid, &"y".repeat(100)), Msg::StreamStop]);
-            assert!(stage.spool.usage().memory <= limit, "{:?}", stage.spool.usage());
+            // Besides the places of pages, of which four at the most are in memory.
+            let (usage, pages) = (stage.spool.usage(), stage.writes + 4);
+            assert!(usage.memory <= limit + 64 * pages, "{usage:?}, {pages} pages");
         }
     }
     assert_eq!(stage.spool.usage().transactions, 10);
     assert!(!stage.files.contains_key(&700) && stage.files.contains_key(&709));
+}
+
+#[test]
+fn savepoints_cost_no_writes_of_their_own_however_many_there_are() {
+    let limit = 16 << 10;
+    let mut stage = Stage::new(limit);
+    let savepoints = 4 * u32::try_from(limit).unwrap() / 40;
+    stage.feed(&[start(TOP, true), relation(TOP)]);
+    for at in 1..=savepoints {
+        stage.feed(&[insert(TOP + at, "one"), insert(TOP, "two")]);
+    }
+    stage.feed(&[Msg::StreamStop]);
+    let written: usize = stage.files.values().map(Vec::len).sum();
+    assert!(written > limit, "{written}");
+    // A page is a quarter of the limit.
+    assert!(stage.writes <= written / (limit / 4), "{} writes of {written} bytes", stage.writes);
+    assert!(stage.spool.usage().memory > 4 * limit, "they are told, all the same");
+    stage.feed(&[abort(TOP, TOP + savepoints), start(TOP, false), relation(TOP), insert(TOP, "last")]);
+    stage.feed(&[Msg::StreamStop, commit(TOP)]);
+    let values = values(&mut stage);
+    assert_eq!(values.len(), 2 * usize::try_from(savepoints).unwrap() - 1);
+    assert_eq!(values.last().map(String::as_str), Some("last"));
+}
+
+#[test]
+fn small_pages_are_written_only_where_there_is_no_whole_one() {
+    // A page has 1024 bytes. One that is being filled may take more memory, for what it is going to have.
+    let mut stage = Stage::new(4096);
+    stage.feed(&[start(TOP, true), relation(TOP), insert(TOP, &"x".repeat(1_000)), Msg::StreamStop]);
+    stage.feed(&[start(801, true), relation(801), insert(801, &"y".repeat(700)), insert(801, "y")]);
+    stage.feed(&[Msg::StreamStop]);
+    for xid in 802..809 {
+        stage.feed(&[start(xid, true), relation(xid), insert(xid, &"z".repeat(300)), Msg::StreamStop]);
+    }
+    assert_eq!(stage.files.keys().collect::<Vec<_>>(), [&TOP]);
 }
 
 #[test]

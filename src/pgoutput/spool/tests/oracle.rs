@@ -1,7 +1,7 @@
 //! Random transactions, streamed in blocks while they are open, against the same ones as a server without streaming
 //! would send them: each whole, after its commit, without what was rolled back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::{collection::vec, prelude::*};
 
@@ -15,8 +15,10 @@ enum Step {
     Update(bool, u8),
     Delete(bool, u8),
     Truncate,
-    /// Its own table gets another number of columns.
+    /// Its own table gets another shape.
     Alter(usize),
+    /// The publication gets another list of columns of the table that all of them write to, whoever has written to it.
+    Publish(usize),
     Savepoint,
     Release,
     RollBack,
@@ -34,7 +36,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => row().prop_map(|(own, seed)| Step::Update(own, seed)),
         2 => row().prop_map(|(own, seed)| Step::Delete(own, seed)),
         1 => Just(Step::Truncate),
-        1 => (1_usize..4).prop_map(Step::Alter),
+        1 => (1_usize..7).prop_map(Step::Alter),
+        3 => (1_usize..7).prop_map(Step::Publish),
         4 => Just(Step::Savepoint),
         2 => Just(Step::Release),
         2 => Just(Step::RollBack),
@@ -47,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 const SHARED: u32 = 50;
 
-/// What was written: by which (sub)transaction, to which table as of how many columns. Without its transaction id.
+/// What was written: by which (sub)transaction, to which table of which shape. Without its transaction id.
 #[derive(Clone, Debug)]
 struct Written {
     xid: Xid,
@@ -66,39 +69,54 @@ fn with(message: Msg, inside: Option<Xid>) -> Msg {
     }
 }
 
-fn describe(xid: Option<Xid>, (oid, columns): (u32, usize)) -> Msg {
-    let columns = (0..columns).map(|at| (at == 0, format!("c{at}of{columns}"), 25, -1)).collect();
+/// Shapes differ in their columns, and not always in how many.
+fn columns(shape: usize) -> usize {
+    1 + shape % 3
+}
+
+fn describe(xid: Option<Xid>, (oid, shape): (u32, usize)) -> Msg {
+    let columns = (0..columns(shape)).map(|at| (at == 0, format!("c{at}of{shape}"), 25, -1)).collect();
     Msg::Relation(xid, oid, "public".into(), format!("t{oid}"), ReplicaIdentity::Default, columns)
 }
 
-/// A savepoint, or the transaction itself: its id once it has written, what its table was when it began, and the ids
+/// A savepoint, or the transaction itself: its id once it has written, the shape of its table when it began, and the ids
 /// of those that were released into it.
 #[derive(Clone, Debug)]
 struct Level {
     xid: Option<Xid>,
-    columns: usize,
+    shape: usize,
     children: Vec<Xid>,
 }
 
 /// A session with its own table.
 struct Session {
     oid: u32,
-    columns: usize,
+    shape: usize,
     levels: Vec<Level>,
     /// Everything that is not rolled back.
     written: Vec<Written>,
     /// How much of it was streamed.
     streamed: usize,
     blocks: usize,
-    described: HashMap<u32, usize>,
+}
+
+/// What the server remembers of a table: pgoutput's `RelationSyncEntry`. Whatever changes the shape resets it.
+#[derive(Debug, Default)]
+struct Entry {
+    shape: usize,
+    /// Rows that come whole need no description.
+    sent: bool,
+    /// Nor do those of these open transactions.
+    streamed: BTreeSet<Xid>,
 }
 
 struct Server {
     sessions: Vec<Session>,
     next_xid: Xid,
     lsn: u64,
-    /// What a plain transaction need not describe again.
-    described: HashMap<u32, usize>,
+    /// The shape of the table that all write to.
+    shared: usize,
+    entries: BTreeMap<u32, Entry>,
     sent: Vec<Msg>,
     /// The same without streaming.
     plain: Vec<Msg>,
@@ -106,16 +124,15 @@ struct Server {
 
 impl Session {
     fn fresh(&mut self) {
-        self.levels = vec![Level { xid: None, columns: self.columns, children: Vec::new() }];
+        self.levels = vec![Level { xid: None, shape: self.shape, children: Vec::new() }];
         self.written.clear();
         (self.streamed, self.blocks) = (0, 0);
-        self.described.clear();
     }
 
-    fn row(&self, own: bool, seed: u8) -> (u32, usize, Vec<crate::pgoutput::testing::Val>) {
-        let (oid, columns) = if own { (self.oid, self.columns) } else { (SHARED, 2) };
+    fn row(&self, shared: usize, own: bool, seed: u8) -> (u32, usize, Vec<crate::pgoutput::testing::Val>) {
+        let (oid, shape) = if own { (self.oid, self.shape) } else { (SHARED, shared) };
         let value = |at: usize| text(&format!("{seed}.{at}").repeat(usize::from(seed % 7) + 1));
-        (oid, columns, (0..columns).map(value).collect())
+        (oid, shape, (0..columns(shape)).map(value).collect())
     }
 }
 
@@ -136,6 +153,33 @@ impl Server {
         self.sessions[session].written.push(Written { xid, table, message });
     }
 
+    /// Sends a row, after a description where the server thinks that it takes one (`maybe_send_schema`).
+    fn send(&mut self, inside: Option<(Xid, Xid)>, Written { table, message, .. }: &Written) {
+        let xid = inside.map(|(_, xid)| xid);
+        if let Some((oid, shape)) = *table {
+            let entry = self.entries.entry(oid).or_default();
+            if entry.shape != shape {
+                *entry = Entry { shape, ..Entry::default() };
+            }
+            let known = match inside {
+                Some((top, _)) => !entry.streamed.insert(top),
+                None => std::mem::replace(&mut entry.sent, true),
+            };
+            if !known {
+                self.sent.push(describe(xid, (oid, shape)));
+            }
+        }
+        self.sent.push(with(message.clone(), xid));
+    }
+
+    /// A streamed transaction ended, or a savepoint of it was rolled back (`cleanup_rel_sync_cache`).
+    fn clean_up(&mut self, top: Xid, committed: bool) {
+        for entry in self.entries.values_mut() {
+            let described = entry.streamed.remove(&top);
+            entry.sent |= described && committed;
+        }
+    }
+
     fn stream(&mut self, at: usize) {
         let session = &mut self.sessions[at];
         let Some(top) = session.levels[0].xid else { return };
@@ -144,15 +188,11 @@ impl Server {
         }
         self.sent.push(Msg::StreamStart(top, session.blocks == 0));
         session.blocks += 1;
-        for Written { xid, table, message } in &session.written[session.streamed..] {
-            if let Some((oid, columns)) = *table
-                && session.described.insert(oid, columns) != Some(columns)
-            {
-                self.sent.push(describe(Some(*xid), (oid, columns)));
-            }
-            self.sent.push(with(message.clone(), Some(*xid)));
-        }
+        let block = session.written[session.streamed..].to_vec();
         session.streamed = session.written.len();
+        for written in &block {
+            self.send(Some((top, written.xid)), written);
+        }
         self.sent.push(Msg::StreamStop);
     }
 
@@ -161,10 +201,11 @@ impl Server {
         if session.levels.len() < 2 {
             return;
         }
-        let Level { xid, columns, children } = session.levels.pop().unwrap();
-        session.columns = columns;
+        let Level { xid, shape, children } = session.levels.pop().unwrap();
+        session.shape = shape;
         let top = session.levels[0].xid;
         for gone in children.into_iter().chain(xid) {
+            let session = &mut self.sessions[at];
             let streamed = session.written[..session.streamed].iter().any(|written| written.xid == gone);
             let first = session.written.iter().position(|written| written.xid == gone);
             if let Some(first) = first {
@@ -174,7 +215,7 @@ impl Server {
             }
             if streamed {
                 self.sent.push(Msg::StreamAbort(top.unwrap(), gone, None));
-                session.described.clear();
+                self.clean_up(top.unwrap(), false);
             }
         }
     }
@@ -192,16 +233,13 @@ impl Server {
         if self.sessions[at].blocks > 0 {
             self.stream(at);
             self.sent.push(Msg::StreamCommit(top, lsn, end, 5_000));
-            // A plain transaction need not describe again what this one has.
-            self.described.extend(&self.sessions[at].described);
+            self.clean_up(top, true);
         } else {
-            let mut needed = |message: &Msg| match message {
-                Msg::Relation(_, oid, .., columns) => {
-                    self.described.insert(*oid, columns.len()) != Some(columns.len())
-                }
-                _ => true,
-            };
-            self.sent.extend(whole.iter().filter(|message| needed(message)).cloned().collect::<Vec<_>>());
+            self.sent.push(Msg::Begin(lsn, 5_000, top));
+            for written in &std::mem::take(&mut self.sessions[at].written) {
+                self.send(None, written);
+            }
+            self.sent.push(Msg::Commit(lsn, end, 5_000));
         }
         self.plain.extend(whole);
         self.sessions[at].fresh();
@@ -215,36 +253,44 @@ impl Server {
         if session.blocks > 0 {
             let top = session.levels[0].xid.unwrap();
             self.sent.push(Msg::StreamAbort(top, top, Some((self.lsn, 5_000))));
+            self.clean_up(top, false);
         }
-        session.columns = session.levels[0].columns;
+        let session = &mut self.sessions[at];
+        session.shape = session.levels[0].shape;
         session.fresh();
     }
 
     fn step(&mut self, at: usize, step: &Step) {
         match *step {
             Step::Insert(own, seed) => {
-                let (oid, columns, row) = self.sessions[at].row(own, seed);
-                self.write(at, Some((oid, columns)), Msg::Insert(None, oid, row));
+                let (oid, shape, row) = self.sessions[at].row(self.shared, own, seed);
+                self.write(at, Some((oid, shape)), Msg::Insert(None, oid, row));
             }
             Step::Update(own, seed) => {
-                let (oid, columns, row) = self.sessions[at].row(own, seed);
+                let (oid, shape, row) = self.sessions[at].row(self.shared, own, seed);
                 let old = (seed % 2 == 0).then(|| (OldKind::Key, row.clone()));
-                self.write(at, Some((oid, columns)), Msg::Update(None, oid, old, row));
+                self.write(at, Some((oid, shape)), Msg::Update(None, oid, old, row));
             }
             Step::Delete(own, seed) => {
-                let (oid, columns, row) = self.sessions[at].row(own, seed);
-                self.write(at, Some((oid, columns)), Msg::Delete(None, oid, OldKind::Key, row));
+                let (oid, shape, row) = self.sessions[at].row(self.shared, own, seed);
+                self.write(at, Some((oid, shape)), Msg::Delete(None, oid, OldKind::Key, row));
             }
             Step::Truncate => {
-                let (oid, columns) = (self.sessions[at].oid, self.sessions[at].columns);
-                self.write(at, Some((oid, columns)), Msg::Truncate(None, false, false, vec![oid]));
+                let (oid, shape) = (self.sessions[at].oid, self.sessions[at].shape);
+                self.write(at, Some((oid, shape)), Msg::Truncate(None, false, false, vec![oid]));
             }
-            Step::Alter(columns) => {
+            Step::Alter(shape) => {
                 self.xid(at);
-                self.sessions[at].columns = columns;
+                self.sessions[at].shape = shape;
+            }
+            Step::Publish(shape) => {
+                self.shared = shape;
+                for entry in self.entries.values_mut() {
+                    *entry = Entry { shape: entry.shape, ..Entry::default() };
+                }
             }
             Step::Savepoint => {
-                let level = Level { xid: None, columns: self.sessions[at].columns, children: Vec::new() };
+                let level = Level { xid: None, shape: self.sessions[at].shape, children: Vec::new() };
                 self.sessions[at].levels.push(level);
             }
             Step::Release => {
@@ -271,16 +317,16 @@ impl Server {
     fn run(sessions: u32, steps: &[(usize, Step)]) -> Self {
         let session = |number| Session {
             oid: 100 + number,
-            columns: 2,
-            levels: vec![Level { xid: None, columns: 2, children: Vec::new() }],
+            shape: 1,
+            levels: vec![Level { xid: None, shape: 1, children: Vec::new() }],
             written: Vec::new(),
             streamed: 0,
             blocks: 0,
-            described: HashMap::new(),
         };
         let sessions = (0..sessions).map(session).collect();
         let (sent, plain) = (Vec::new(), Vec::new());
-        let mut server = Self { sessions, next_xid: 700, lsn: 0, described: HashMap::new(), sent, plain };
+        let mut server =
+            Self { sessions, next_xid: 700, lsn: 0, shared: 1, entries: BTreeMap::new(), sent, plain };
         for (at, step) in steps {
             server.step(at % server.sessions.len(), step);
         }

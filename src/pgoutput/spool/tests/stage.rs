@@ -24,6 +24,8 @@ pub(super) struct Stage {
     pub(super) committed: Vec<Committed>,
     /// How often a relation was to be looked up.
     pub(super) described: usize,
+    /// How often something was written to a file.
+    pub(super) writes: usize,
 }
 
 impl Stage {
@@ -35,6 +37,7 @@ impl Stage {
             assembler: Assembler::new(),
             committed: Vec::new(),
             described: 0,
+            writes: 0,
         }
     }
 
@@ -60,6 +63,7 @@ impl Stage {
             Taken::Committed(replay) => self.replay(*replay)?,
         }
         while let Some(Write { xid, offset, bytes }) = self.spool.spill() {
+            self.writes += 1;
             let file = self.files.entry(xid).or_default();
             let at = usize::try_from(offset).unwrap();
             assert!(at <= file.len(), "no gap");
@@ -92,6 +96,11 @@ impl Stage {
         }
         let handled = self.assembler.handle(replay.commit())?;
         self.handled(handled);
+        let newer: Vec<_> = self.spool.newer_descriptions(&replay).map(<[u8]>::to_vec).collect();
+        for record in newer {
+            let handled = self.assembler.handle(decoder.decode(&record)?)?;
+            self.handled(handled);
+        }
         Ok(())
     }
 
