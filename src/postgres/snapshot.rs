@@ -6,6 +6,8 @@
 //! told snapshot sees: the table is locked (`access share`) before the snapshot is taken, since a table that
 //! is rewritten under a snapshot looks empty to it. Must never hold a transaction longer than one read.
 
+mod sample;
+
 use std::{
     collections::HashMap,
     sync::Arc,
@@ -37,6 +39,8 @@ const LONGEST_LOCK_WAIT: Duration = Duration::from_secs(10);
 /// About so much text is asked for at once. The server's process sleeps in between, which leaves its core to
 /// others that wait: a page in one piece keeps it for several milliseconds.
 const FETCH_BYTES: usize = 64 << 10;
+
+pub use sample::{Sample, SampleRequest};
 
 /// Which page to read.
 #[derive(Clone, Copy, Debug)]
@@ -380,6 +384,11 @@ fn key_changed(relation: &Relation, parts: usize) -> Error {
 }
 
 fn select(opened: &Opened, conditions: Vec<String>) -> String {
+    select_from(opened, "", conditions)
+}
+
+/// `part` stands behind the table's name.
+fn select_from(opened: &Opened, part: &str, conditions: Vec<String>) -> String {
     let columns: Vec<_> =
         opened.relation.columns.iter().map(|column| quote::identifier(&column.name)).collect();
     // An ordinary table's children are tables of their own; a partitioned one has its rows in them.
@@ -388,7 +397,8 @@ fn select(opened: &Opened, conditions: Vec<String>) -> String {
     let conditions: Vec<_> = conditions.into_iter().chain(filter).collect();
     let filter =
         if conditions.is_empty() { String::new() } else { format!(" where {}", conditions.join(" and ")) };
-    format!("select {} from {only}{}{filter}", columns.join(", "), quote::entity(&opened.relation.name))
+    let name = quote::entity(&opened.relation.name);
+    format!("select {} from {only}{name}{part}{filter}", columns.join(", "))
 }
 
 fn chunk_select(opened: &Opened, scope: Option<String>, after: Option<&[String]>, limit: u32) -> String {

@@ -1,4 +1,7 @@
-//! `plugin new`, `plugin build` and `plugin inspect`.
+//! `plugin new`, `plugin build` and `plugin inspect`; the author's loop has a file for each of its commands.
+
+mod author;
+mod test;
 
 use std::path::PathBuf;
 
@@ -31,6 +34,8 @@ enum Command {
     Build(BuildArguments),
     /// Show what a file is, and whether this host can run it.
     Inspect(InspectArguments),
+    /// Compare what a component makes of golden rows with what is expected, or show what it makes of a sample of a table.
+    Test(test::Arguments),
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -115,6 +120,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
             context.start_logs(LogFormat::Text, LogLevel::Info);
             inspect(context, arguments)
         }
+        Command::Test(arguments) => test::run(context, arguments),
     }
 }
 
