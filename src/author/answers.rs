@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::{
-    model::{ChangeBatch, Documents, DocumentOperation, Failure, Outcome, Outcomes},
+    model::{ChangeBatch, DocumentOperation, Documents, Failure, Outcome, Outcomes},
     pipeline::{DocumentRules, assemble, guest_selection},
     plugin::{PluginFault, Transform},
 };

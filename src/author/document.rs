@@ -174,13 +174,17 @@ mod tests {
         let text = |value: Option<String>| value.unwrap_or_else(|| "-".to_owned());
         compare(left, right)
             .into_iter()
-            .map(|found| format!("{} {} {} {}", found.path, found.pattern, text(found.left), text(found.right)))
+            .map(|found| {
+                format!("{} {} {} {}", found.path, found.pattern, text(found.left), text(found.right))
+            })
             .collect()
     }
 
     #[test]
     fn white_space_escapes_and_the_order_of_keys_do_not_matter() {
-        assert!(lines("{\"a\": [1.50, \"é\"],\n\"b\":null}", "{\"b\":null,\"a\":[1.50,\"\\u00e9\"]}").is_empty());
+        assert!(
+            lines("{\"a\": [1.50, \"é\"],\n\"b\":null}", "{\"b\":null,\"a\":[1.50,\"\\u00e9\"]}").is_empty()
+        );
     }
 
     #[test]

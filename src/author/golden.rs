@@ -183,7 +183,9 @@ fn expected(text: &str, names: &[String]) -> Result<Vec<Expected>, String> {
     for (at, expected) in all.iter().enumerate() {
         let row = &expected.row;
         if !names.contains(row) {
-            return Err(format!("{ROWS} has no row `{row}`; rename it there or here, or take it out with --update"));
+            return Err(format!(
+                "{ROWS} has no row `{row}`; rename it there or here, or take it out with --update"
+            ));
         }
         if all[..at].iter().any(|before| before.row == *row) {
             return Err(format!("the row `{row}` stands there twice"));
@@ -347,7 +349,12 @@ mod tests {
     fn answers() -> Vec<Answer> {
         let elsewhere = Step { destination: Some("else\"where".to_owned()), ..delete("4") };
         vec![
-            Answer::Steps(vec![delete("0"), upsert("1", "{\"price\": 19.90}"), upsert("2", "null"), elsewhere]),
+            Answer::Steps(vec![
+                delete("0"),
+                upsert("1", "{\"price\": 19.90}"),
+                upsert("2", "null"),
+                elsewhere,
+            ]),
             Answer::Steps(Vec::new()),
             Answer::Failed(Failure::new(FailureClass::Poison, "total", "no \"total\"")),
         ]

@@ -7,11 +7,17 @@
 //! Must never: write over an expectation unless it is told to, or take a failure for an answer.
 
 mod answers;
+mod diff;
 mod document;
+mod generate;
 mod golden;
+mod measure;
 mod rows;
 
 pub use answers::{Answer, Step, answers};
+pub use diff::{Diff, Example, FailedRow, FieldChanges};
 pub use document::{Difference, compare};
+pub use generate::generate;
 pub use golden::{AuthorError, Case, Mismatch, cases};
+pub use measure::{Comparison, Measured, Measurement, Pace, measure};
 pub use rows::{Rows, value_type};

@@ -8,8 +8,8 @@ use serde::{
 };
 
 use crate::model::{
-    Cell, Change, ChangeBatch, Column, EntityName, Lsn, Operation, Origin, Relation, ReplicaIdentity, RowSpan,
-    TransactionInfo, ValueType,
+    Cell, Change, ChangeBatch, Column, EntityName, Lsn, Operation, Origin, Relation, ReplicaIdentity,
+    RowSpan, TransactionInfo, ValueType,
 };
 
 /// When each of the rows was committed: 2026-01-01 00:00 UTC, in microseconds since 1970.
@@ -42,7 +42,9 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Ordered<T> {
                 let mut entries: Vec<(String, T)> = Vec::new();
                 while let Some(key) = map.next_key::<String>()? {
                     if entries.iter().any(|(known, _)| *known == key) {
-                        return Err(serde::de::Error::custom(format!("the column `{key}` stands there twice")));
+                        return Err(serde::de::Error::custom(format!(
+                            "the column `{key}` stands there twice"
+                        )));
                     }
                     entries.push((key, map.next_value()?));
                 }
@@ -84,7 +86,9 @@ impl<'de> Deserialize<'de> for Text {
         impl Visitor<'_> for Reader {
             type Value = Text;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("null, or a string with the text that Postgres writes, as \"19.90\", \"t\" or \"{a,b}\"")
+                f.write_str(
+                    "null, or a string with the text that Postgres writes, as \"19.90\", \"t\" or \"{a,b}\"",
+                )
             }
             fn visit_str<E>(self, text: &str) -> Result<Text, E> {
                 Ok(Text(Some(text.to_owned())))
@@ -105,7 +109,8 @@ impl Rows {
     pub fn parse(text: &str) -> Result<Self, String> {
         let file: File = serde_json::from_str(text).map_err(|error| error.to_string())?;
         let relation = Arc::new(relation(&file)?);
-        let mut rows = Self { batch: ChangeBatch::new(Origin::Stream), names: Vec::new(), settings: file.settings };
+        let mut rows =
+            Self { batch: ChangeBatch::new(Origin::Stream), names: Vec::new(), settings: file.settings };
         rows.batch.intern(&relation);
         for (at, row) in file.rows.iter().enumerate() {
             let name = row.what.clone().unwrap_or_else(|| format!("row {}", at + 1));
@@ -125,6 +130,27 @@ impl Rows {
     #[must_use]
     pub fn relation(&self) -> &Arc<Relation> {
         &self.batch.relations[0]
+    }
+
+    /// Appends the rows of another file for the same table; false, and nothing is done, where the tables differ.
+    #[must_use]
+    pub fn append(&mut self, more: &Self) -> bool {
+        if **self.relation() != **more.relation() || self.settings != more.settings {
+            return false;
+        }
+        let batch = &mut self.batch;
+        let (bytes, cells) = (offset(batch.bytes.len()), offset(batch.cells.len()));
+        batch.bytes.extend_from_slice(&more.batch.bytes);
+        batch.cells.extend(more.batch.cells.iter().map(|&cell| match cell {
+            Cell::Text { start, len } => Cell::Text { start: start + bytes, len },
+            other => other,
+        }));
+        let moved = |span: RowSpan| RowSpan { first: span.first + cells, ..span };
+        for change in &more.batch.changes {
+            batch.push_alone(change.operation, change.new.map(moved), change.old.map(moved));
+        }
+        self.names.extend(more.names.iter().cloned());
+        true
     }
 
     fn push(&mut self, relation: &Relation, row: &Row) -> Result<(), String> {
@@ -249,8 +275,8 @@ pub fn value_type(name: &str) -> ValueType {
     }
     match plain.split_whitespace().collect::<Vec<_>>().join(" ").as_str() {
         "bool" | "boolean" => ValueType::Bool,
-        "smallint" | "integer" | "int" | "bigint" | "int2" | "int4" | "int8" | "oid" | "serial" | "bigserial"
-        | "smallserial" => ValueType::Integer,
+        "smallint" | "integer" | "int" | "bigint" | "int2" | "int4" | "int8" | "oid" | "serial"
+        | "bigserial" | "smallserial" => ValueType::Integer,
         "real" | "double precision" | "float" | "float4" | "float8" => ValueType::Float,
         "numeric" | "decimal" => ValueType::Numeric,
         "date" => ValueType::Date,
@@ -268,6 +294,7 @@ pub fn value_type(name: &str) -> ValueType {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::document_id;
 
     fn parse(rows: &str) -> Result<Rows, String> {
         Rows::parse(&format!(
@@ -294,6 +321,24 @@ mod tests {
         assert_eq!(rows.batch.changes[3].operation, Operation::Delete);
         assert_eq!(rows.relation().key, [0]);
         assert_eq!(rows.relation().columns[0].value_type, ValueType::Integer);
+    }
+
+    #[test]
+    fn rows_of_one_table_come_together() {
+        let mut rows = parse(r#"[{"new": {"id": "1", "note": "a"}}]"#).unwrap();
+        let more =
+            parse(r#"[{"operation": "update", "new": {"id": "22"}, "old": {"id": "2", "note": null}}]"#);
+        assert!(rows.append(&more.unwrap()));
+        let id = |span: Option<RowSpan>| document_id(rows.relation(), rows.batch.row(span.unwrap())).unwrap();
+        let changes = &rows.batch.changes;
+        assert_eq!(
+            (id(changes[0].new), id(changes[1].new), id(changes[1].old)),
+            ("1".into(), "22".into(), "2".into())
+        );
+        assert_eq!(changes[1].transaction, 1);
+        let other =
+            Rows::parse(r#"{"table": "t", "columns": {"id": "int"}, "rows": [{"new": {}}]}"#).unwrap();
+        assert!(!rows.append(&other));
     }
 
     #[test]

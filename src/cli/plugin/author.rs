@@ -52,10 +52,16 @@ impl SampleArguments {
         }
         let [table] = description.tables.as_slice() else {
             let names = description.tables.join(", ");
-            let says = if names.is_empty() { "no table".to_owned() } else { format!("several tables ({names})") };
-            return Err(UsageError(format!("{} names {says}; say which: --table SCHEMA.TABLE", description.name)));
+            let says =
+                if names.is_empty() { "no table".to_owned() } else { format!("several tables ({names})") };
+            return Err(UsageError(format!(
+                "{} names {says}; say which: --table SCHEMA.TABLE",
+                description.name
+            )));
         };
-        table.parse().map_err(|error| UsageError(format!("the table that {} names: {error}", description.name)))
+        table
+            .parse()
+            .map_err(|error| UsageError(format!("the table that {} names: {error}", description.name)))
     }
 
     /// Takes the rows. Reads only.

@@ -17,7 +17,7 @@ use super::{
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
     /// The component, or a project's folder, which is built first.
-    #[arg(value_name = "FILE|PROJECT")]
+    #[arg(value_name = "FILE|PROJECT", default_value = ".")]
     component: PathBuf,
     /// The folder of golden cases [default: `golden`, in the project].
     #[arg(long, value_name = "DIR", conflicts_with = "sample")]
@@ -79,8 +79,11 @@ fn golden(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
     let cases = cases(&folder)?;
     let component = Component::of(&arguments.component)?;
     let plugin = component.load(&host(config.as_ref())?)?;
-    let mut shape =
-        GoldenShape { plugin: plugin.revision().to_string(), ok: true, cases: Vec::with_capacity(cases.len()) };
+    let mut shape = GoldenShape {
+        plugin: plugin.revision().to_string(),
+        ok: true,
+        cases: Vec::with_capacity(cases.len()),
+    };
     for case in &cases {
         let done = context.block_on(tried(&plugin, case, arguments.update))?;
         shape.ok &= done.ok;
@@ -136,7 +139,11 @@ fn golden_text(shape: &GoldenShape) -> String {
             0 => String::new(),
             failures => format!(", of which {failures} cannot be processed"),
         };
-        lines.push(format!("{}: {verdict} ({}{failing})", case.name, output::several(case.rows as u64, "row")));
+        lines.push(format!(
+            "{}: {verdict} ({}{failing})",
+            case.name,
+            output::several(case.rows as u64, "row")
+        ));
         lines.extend(case.mismatches.iter().flat_map(mismatch_lines));
     }
     let differ = shape.cases.iter().filter(|case| !case.ok).count();

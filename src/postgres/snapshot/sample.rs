@@ -95,8 +95,6 @@ impl SnapshotReader {
 
 /// How much of a table to read first, in percent.
 fn first_share(rows: u32, estimate: Option<i64>) -> f64 {
-    // No count of rows comes near the limits of a float.
-    #[expect(clippy::cast_precision_loss, reason = "a share need not be exact")]
     let share = |all: i64| f64::from(rows) * SPREAD * 100.0 / all as f64;
     match estimate {
         Some(all) if all > 0 => share(all).clamp(0.0001, 100.0),
