@@ -155,6 +155,16 @@ async fn a_sample_of_a_table_shows_documents_and_failures() {
     assert_eq!(first["steps"][0]["upsert"], id);
     assert_eq!(first["steps"][0]["document"]["title"], format!("Order {id} of Ada"));
 
+    if testkit::shared().unwrap().major() >= 15 {
+        // A new version may read columns that are not published yet; rows that are not published are never its.
+        let publication =
+            "create publication anabranch for table public.orders (id, customer) where (id <= 20)";
+        database.execute(publication).await.unwrap();
+        let shape = result(&host.run(&test).unwrap(), 0);
+        assert_eq!(shape["rows"], 20, "{shape:#}");
+        database.execute("drop publication anabranch").await.unwrap();
+    }
+
     database.execute("update public.orders set total = 'NaN'").await.unwrap();
     let output = host.run(&["plugin", "test", plugin, "--sample", "3", "--url", &database.url]).unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));

@@ -1,9 +1,14 @@
 //! Two documents, field by field.
 //!
-//! White space and the order of keys do not matter; the digits of numbers do: `19.90` is not `19.9`.
+//! White space and the order of keys do not matter; the digits of numbers do: `19.90` is not `19.9`. A key that stands
+//! twice in an object is two fields.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
+use serde::{
+    Deserialize, Deserializer,
+    de::{MapAccess, Visitor},
+};
 use serde_json::value::RawValue;
 
 /// More differences than these are not told of one pair of documents.
@@ -29,7 +34,31 @@ pub struct Difference {
 enum Json {
     Scalar(String),
     Array(Vec<Json>),
-    Object(BTreeMap<String, Json>),
+    /// By key, and by how often the key stood there before.
+    Object(BTreeMap<(String, usize), Json>),
+}
+
+/// The entries of an object, keys that stand twice among them.
+struct Entries<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Entries<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Entries<'de>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries<'de>, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
+        }
+        deserializer.deserialize_map(Reader)
+    }
 }
 
 impl Json {
@@ -42,8 +71,15 @@ impl Json {
     fn parts(text: &str) -> Option<Self> {
         match text.as_bytes().first()? {
             b'{' => {
-                let entries: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
-                Some(Self::Object(entries.into_iter().map(|(key, raw)| (key, Self::of(raw.get()))).collect()))
+                let Entries(entries) = serde_json::from_str(text).ok()?;
+                let mut object = BTreeMap::new();
+                let mut seen: BTreeMap<String, usize> = BTreeMap::new();
+                for (key, raw) in entries {
+                    let before = seen.entry(key.clone()).or_default();
+                    object.insert((key, *before), Self::of(raw.get()));
+                    *before += 1;
+                }
+                Some(Self::Object(object))
             }
             b'[' => {
                 let items: Vec<&RawValue> = serde_json::from_str(text).ok()?;
@@ -72,7 +108,7 @@ impl Json {
             }
             Self::Object(entries) => {
                 out.push('{');
-                for (at, (key, value)) in entries.iter().enumerate() {
+                for (at, ((key, _), value)) in entries.iter().enumerate() {
                     if at > 0 {
                         out.push(',');
                     }
@@ -114,14 +150,16 @@ struct Place {
 }
 
 impl Place {
-    fn key(&self, key: &str) -> Self {
+    fn key(&self, (key, before): &(String, usize)) -> Self {
         let plain = !key.is_empty() && key.chars().all(|c| c.is_alphanumeric() || c == '_' || c == '-');
+        let again = if *before > 0 { format!("#{}", before + 1) } else { String::new() };
         let step = match (plain, self.path.is_empty()) {
             (true, true) => key.to_owned(),
             (true, false) => format!(".{key}"),
             (false, _) => format!("[{}]", quoted(key)),
         };
-        Self { path: format!("{}{step}", self.path), pattern: format!("{}{step}", self.pattern) }
+        let below = |place: &str| format!("{place}{step}{again}");
+        Self { path: below(&self.path), pattern: below(&self.pattern) }
     }
 
     fn item(&self, at: usize) -> Self {
@@ -211,6 +249,12 @@ mod tests {
         );
         assert_eq!(lines("null", "{}"), ["  null {}"], "null is no object");
         assert_eq!(lines("[]", "[null]"), ["[0] [] - null"], "null is not nothing");
+    }
+
+    #[test]
+    fn a_key_that_stands_twice_is_two_fields() {
+        assert!(lines(r#"{"a":1,"a":2}"#, r#"{"a": 1, "a": 2}"#).is_empty());
+        assert_eq!(lines(r#"{"a":1,"a":2}"#, r#"{"a":2}"#), ["a a 1 2", "a#2 a#2 2 -"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    model::{ChangeBatch, Operation, Outcome, Outcomes},
+    model::{Cell, ChangeBatch, Operation, Outcome, Outcomes},
     plugin::{PluginFault, Transform},
 };
 
@@ -133,13 +133,24 @@ fn percentile(sorted: &[Duration], hundredths: usize) -> Duration {
     sorted.get(at).copied().unwrap_or_default()
 }
 
-/// Changes that reach the guest, over and over until one batch of the largest size is full. None if there are none.
-fn repeated(batch: &mut ChangeBatch, size: u32, wants_deletes: bool) -> Option<u32> {
+/// Takes out what the host answers itself.
+fn only_sent(batch: &mut ChangeBatch, wants_deletes: bool) {
     batch.changes.retain(|change| match change.operation {
         Operation::Insert | Operation::Update | Operation::Read => true,
         Operation::Delete => wants_deletes,
         Operation::Truncate => false,
     });
+}
+
+/// Bytes of text in the rows of all changes.
+fn text_bytes(batch: &ChangeBatch) -> u64 {
+    let spans = batch.changes.iter().flat_map(|change| [change.new, change.old]).flatten();
+    let cells = spans.flat_map(|span| batch.row(span).cells);
+    cells.map(|cell| if let Cell::Text { len, .. } = cell { u64::from(*len) } else { 0 }).sum()
+}
+
+/// The same changes over and over until one batch of the largest size is full. None if there are none.
+fn repeated(batch: &mut ChangeBatch, size: u32) -> Option<u32> {
     let own = batch.changes.clone();
     while !own.is_empty() && batch.changes.len() < size as usize {
         batch.changes.extend_from_slice(&own);
@@ -161,10 +172,10 @@ pub async fn measure(
 ) -> Result<Option<Measurement>, PluginFault> {
     let wants_deletes = transform.description().wants_deletes;
     let largest = sizes.iter().copied().max().unwrap_or(1);
-    let rows = batch.changes.len().max(1) as u64;
-    measurement.row_bytes = float(batch.bytes.len() as u64) / float(rows);
-    measurement.rows = rows;
-    let Some(count) = repeated(&mut batch, largest, wants_deletes) else { return Ok(None) };
+    only_sent(&mut batch, wants_deletes);
+    measurement.rows = batch.changes.len() as u64;
+    measurement.row_bytes = ratio(float(text_bytes(&batch)), float(measurement.rows)).unwrap_or_default();
+    let Some(count) = repeated(&mut batch, largest) else { return Ok(None) };
     let all: Vec<u32> = (0..count).collect();
     let (mut output, mut sent) = (0, 0);
     for &size in sizes {
@@ -268,6 +279,21 @@ mod tests {
         let other = Measurement { rows: 4, ..measurement(1.0, &[7]) }.against(&before);
         assert!(other.notes[0].contains("3 golden rows of public.t before, 4 golden"), "{:?}", other.notes);
         assert!(other.notes[1].contains("no size"), "{:?}", other.notes);
+    }
+
+    #[test]
+    fn what_the_host_answers_itself_is_not_measured() {
+        let file = r#"{"table": "t", "columns": {"id": "int", "note": "text"}, "rows": [
+            {"new": {"id": "1", "note": "ab"}}, {"operation": "delete", "old": {"id": "2"}},
+            {"operation": "update", "new": {"id": "34"}, "old": {"id": "5", "note": null}}]}"#;
+        let mut batch = super::super::Rows::parse(file).unwrap().batch;
+        let mut with_deletes = batch.clone();
+        only_sent(&mut batch, false);
+        assert_eq!((batch.changes.len(), text_bytes(&batch), repeated(&mut batch, 5)), (2, 6, Some(6)));
+        only_sent(&mut with_deletes, true);
+        assert_eq!((with_deletes.changes.len(), repeated(&mut with_deletes, 1)), (3, Some(3)));
+        batch.changes.clear();
+        assert_eq!(repeated(&mut batch, 5), None);
     }
 
     #[test]

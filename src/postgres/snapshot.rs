@@ -106,6 +106,8 @@ pub struct SnapshotReader {
     row_bytes: HashMap<u32, usize>,
     /// The condition of a scope that was last found to be one.
     checked: String,
+    /// Columns that the publication's list leaves out are read too.
+    unlisted: bool,
     /// A read was dropped before its end: the session's state is not known.
     spoiled: bool,
 }
@@ -140,6 +142,7 @@ impl SnapshotReader {
             relations: HashMap::new(),
             row_bytes: HashMap::new(),
             checked: String::new(),
+            unlisted: false,
             spoiled: false,
         })
     }
@@ -217,8 +220,11 @@ impl SnapshotReader {
         let row = results.next().unwrap_or_default().into_iter().flatten().flatten().next();
         let snapshot = parse_snapshot(row.as_deref())?;
         let table = read_tables(results.collect())?.pop();
-        let table =
+        let mut table =
             table.ok_or_else(|| Error::new(ErrorKind::Table, "it is not a table that can be read"))?;
+        if self.unlisted {
+            table.columns.iter_mut().for_each(|column| column.published |= !column.generated);
+        }
         if let Some(sql) = self.types.query_for(table.columns.iter().map(|column| column.type_oid)) {
             let rows = self.wire.query(&sql).await?.into_iter().flatten().collect();
             self.types.absorb(rows)?;

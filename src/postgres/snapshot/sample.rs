@@ -1,6 +1,7 @@
 //! Some rows of a table, taken at random: whole pages by `tablesample`, and of their rows as many as are wanted.
 //!
-//! Guarantees as its parent's, and that a large table is not read as a whole unless its pages are nearly empty.
+//! The publication's row filter holds, its column list does not: a plugin that is not deployed yet may read other columns.
+//! Guarantees otherwise as its parent's, and that a large table is not read as a whole unless its pages are nearly empty.
 
 use std::{sync::Arc, time::Duration};
 
@@ -55,7 +56,10 @@ impl SnapshotReader {
     }
 
     async fn sampled(&mut self, request: &SampleRequest<'_>) -> Result<Sample, Error> {
-        let opened = self.begin(request.entity, request.columns, Some(request.timeout)).await?;
+        self.unlisted = true;
+        let opened = self.begin(request.entity, request.columns, Some(request.timeout)).await;
+        self.unlisted = false;
+        let opened = opened?;
         let estimated_rows = opened.table.estimated_rows;
         let mut share = first_share(request.rows, estimated_rows);
         let rows = loop {
