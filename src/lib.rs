@@ -1,5 +1,6 @@
 //! Anabranch streams every committed change of a Postgres database, branches off to backfill rows that
 //! already exist, and merges the two through transforms that its users write as WebAssembly components.
+pub mod author;
 pub mod backfill;
 pub mod cli;
 pub mod config;

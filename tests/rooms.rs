@@ -20,6 +20,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("state", 2),
     ("control", 2),
     ("config", 3),
+    ("author", 3),
     ("runtime", 3),
     ("cli", 3),
 ];
@@ -33,6 +34,7 @@ const ARROWS: &[(&str, &str, &str)] = &[
     ("control/", "postgres", "a connection of its own, and the catalogue that keys are checked against"),
     ("runtime/", "config", "the runtime is built from a config as meant"),
     ("cli/", "config", "commands read the config"),
+    ("cli/", "author", "`plugin test`, `bench` and `diff` show what the author's loop found"),
     ("cli/", "runtime", "`run` starts the runtime"),
 ];
 

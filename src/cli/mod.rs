@@ -92,7 +92,7 @@ enum Command {
     Widen(widen::Arguments),
     /// Let the publication have column lists again.
     Restore(widen::Arguments),
-    /// Build and look into plugins.
+    /// Make, build, look into, test, measure and compare plugins.
     Plugin(plugin::Arguments),
 }
 

@@ -171,7 +171,7 @@ fn step_shape(
 }
 
 /// How long so many rows take at the speed that a run had.
-fn seconds(rows: i64, last: &StoredRun) -> Option<i64> {
+pub(super) fn seconds(rows: i64, last: &StoredRun) -> Option<i64> {
     let read = i128::from(last.report.rows);
     let millis = i128::from(rows) * i128::from(last.report.wall_ms);
     (read > 0 && last.report.wall_ms > 0).then(|| millis / read / 1000).and_then(|s| s.try_into().ok())

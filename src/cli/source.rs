@@ -1,7 +1,7 @@
 //! Which installation is meant, for commands that need no more than its database.
 
 use crate::{
-    config::{self, LogFormat, LogLevel},
+    config::{self, Config, LogFormat, LogLevel},
     model::Secret,
     postgres::ConnectSettings,
 };
@@ -31,18 +31,43 @@ impl SourceArguments {
 
     /// How to connect, and the installation's name. Logging is started.
     pub(super) fn resolve(&self, context: &Context) -> anyhow::Result<(ConnectSettings, String)> {
-        let (connect, slot) = match &self.url {
+        let source = self.source(context)?;
+        Ok((source.connect, source.slot))
+    }
+
+    /// All that is known of the source. Logging is started.
+    pub(super) fn source(&self, context: &Context) -> anyhow::Result<Source> {
+        let source = match &self.url {
             Some(url) => {
                 context.start_logs(LogFormat::Text, LogLevel::Info);
                 let connect =
                     config::connection(url).map_err(|error| UsageError(format!("--url: {error}")))?;
-                (connect, config::DEFAULT_SLOT.to_owned())
+                let name = config::DEFAULT_SLOT.to_owned();
+                Source { connect, slot: name.clone(), publication: name, config: None }
             }
             None => {
                 let config = context.config()?;
-                (config.source.connect, config.source.slot)
+                Source {
+                    connect: config.source.connect.clone(),
+                    slot: config.source.slot.clone(),
+                    publication: config.source.publication.clone(),
+                    config: Some(config),
+                }
             }
         };
-        Ok((connect, self.slot.clone().unwrap_or(slot)))
+        let slot = self.slot.clone().unwrap_or_else(|| source.slot.clone());
+        Ok(Source { slot, ..source })
     }
+}
+
+/// A source that a command was given.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) connect: ConnectSettings,
+    /// The installation's name.
+    pub(super) slot: String,
+    /// Its publication, which need not exist.
+    pub(super) publication: String,
+    /// The config file, where that named the source.
+    pub(super) config: Option<Config>,
 }

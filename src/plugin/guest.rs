@@ -86,6 +86,11 @@ impl Guest {
         self.calls < calls && self.born.elapsed() < age && !self.store.data().limits.is_half_used()
     }
 
+    /// What its memories hold, in bytes.
+    pub(super) fn memory(&self) -> usize {
+        self.store.data().limits.used()
+    }
+
     pub(super) fn settings(&self) -> &Settings {
         &self.store.data().settings
     }

@@ -47,6 +47,11 @@ impl Limits {
         Self { limit, used: 0 }
     }
 
+    /// What its memories hold, in bytes. They never shrink, so it is also the most that they held.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
     /// Whether more than half of the limit is taken. Memories never shrink: engines with a garbage collector, and
     /// guests that leak, grow from call to call until an innocent one would meet the limit.
     pub(super) fn is_half_used(&self) -> bool {

@@ -180,6 +180,12 @@ impl Plugin {
         self.shared.pool.instances()
     }
 
+    /// The most memory that one instance had after a call that went well, in bytes.
+    #[must_use]
+    pub fn peak_memory(&self) -> usize {
+        self.shared.pool.peak_memory()
+    }
+
     pub(super) fn pool(&self) -> &Pool {
         &self.shared.pool
     }

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -43,6 +43,7 @@ pub(super) struct Pool {
     deadline: Duration,
     recycle: (u32, Duration),
     discarded: AtomicU64,
+    peak_memory: AtomicUsize,
 }
 
 impl Pool {
@@ -64,6 +65,7 @@ impl Pool {
             deadline: settings.call_deadline,
             recycle: (settings.recycle_after_calls, settings.recycle_after),
             discarded: AtomicU64::new(0),
+            peak_memory: AtomicUsize::new(0),
         }
     }
 
@@ -91,6 +93,11 @@ impl Pool {
     pub(super) fn instances(&self) -> Instances {
         let at_work = self.instances - self.running.available_permits().min(self.instances);
         Instances { live: self.idle().len() + at_work, discarded: self.discarded.load(Ordering::Relaxed) }
+    }
+
+    /// The most memory that one instance had after a call that went well, in bytes.
+    pub(super) fn peak_memory(&self) -> usize {
+        self.peak_memory.load(Ordering::Relaxed)
     }
 
     fn take_idle(&self, settings: &Settings) -> Option<Guest> {
@@ -126,6 +133,7 @@ impl Lease<'_> {
     /// The call went well: the instance may serve again.
     pub(super) fn give_back(mut self) {
         self.fate.discarded = None;
+        self.pool.peak_memory.fetch_max(self.guest.memory(), Ordering::Relaxed);
         if self.guest.is_fresh(self.pool.recycle.0, self.pool.recycle.1) {
             self.pool.idle().push(self.guest);
         }

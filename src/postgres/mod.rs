@@ -49,6 +49,6 @@ pub use slot::{
     Blocker, SlotState, SlotWal, blockers, check_slot_name, create_slot, drop_slot, find_slot, slot_user,
     slot_wal,
 };
-pub use snapshot::{ChunkRead, ChunkRequest, Reread, SnapshotReader};
+pub use snapshot::{ChunkRead, ChunkRequest, Reread, Sample, SampleRequest, SnapshotReader};
 pub use status::StatusHandle;
 pub use stream::{CreatedSlot, ReplicationClient, ReplicationStream, StreamOptions, SystemIdentity};

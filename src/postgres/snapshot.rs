@@ -6,6 +6,8 @@
 //! told snapshot sees: the table is locked (`access share`) before the snapshot is taken, since a table that
 //! is rewritten under a snapshot looks empty to it. Must never hold a transaction longer than one read.
 
+mod sample;
+
 use std::{
     collections::HashMap,
     sync::Arc,
@@ -37,6 +39,8 @@ const LONGEST_LOCK_WAIT: Duration = Duration::from_secs(10);
 /// About so much text is asked for at once. The server's process sleeps in between, which leaves its core to
 /// others that wait: a page in one piece keeps it for several milliseconds.
 const FETCH_BYTES: usize = 64 << 10;
+
+pub use sample::{Sample, SampleRequest};
 
 /// Which page to read.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +106,8 @@ pub struct SnapshotReader {
     row_bytes: HashMap<u32, usize>,
     /// The condition of a scope that was last found to be one.
     checked: String,
+    /// Columns that the publication's list leaves out are read too.
+    unlisted: bool,
     /// A read was dropped before its end: the session's state is not known.
     spoiled: bool,
 }
@@ -136,6 +142,7 @@ impl SnapshotReader {
             relations: HashMap::new(),
             row_bytes: HashMap::new(),
             checked: String::new(),
+            unlisted: false,
             spoiled: false,
         })
     }
@@ -213,8 +220,11 @@ impl SnapshotReader {
         let row = results.next().unwrap_or_default().into_iter().flatten().flatten().next();
         let snapshot = parse_snapshot(row.as_deref())?;
         let table = read_tables(results.collect())?.pop();
-        let table =
+        let mut table =
             table.ok_or_else(|| Error::new(ErrorKind::Table, "it is not a table that can be read"))?;
+        if self.unlisted {
+            table.columns.iter_mut().for_each(|column| column.published |= !column.generated);
+        }
         if let Some(sql) = self.types.query_for(table.columns.iter().map(|column| column.type_oid)) {
             let rows = self.wire.query(&sql).await?.into_iter().flatten().collect();
             self.types.absorb(rows)?;
@@ -380,6 +390,11 @@ fn key_changed(relation: &Relation, parts: usize) -> Error {
 }
 
 fn select(opened: &Opened, conditions: Vec<String>) -> String {
+    select_from(opened, "", conditions)
+}
+
+/// `part` stands behind the table's name.
+fn select_from(opened: &Opened, part: &str, conditions: Vec<String>) -> String {
     let columns: Vec<_> =
         opened.relation.columns.iter().map(|column| quote::identifier(&column.name)).collect();
     // An ordinary table's children are tables of their own; a partitioned one has its rows in them.
@@ -388,7 +403,8 @@ fn select(opened: &Opened, conditions: Vec<String>) -> String {
     let conditions: Vec<_> = conditions.into_iter().chain(filter).collect();
     let filter =
         if conditions.is_empty() { String::new() } else { format!(" where {}", conditions.join(" and ")) };
-    format!("select {} from {only}{}{filter}", columns.join(", "), quote::entity(&opened.relation.name))
+    let name = quote::entity(&opened.relation.name);
+    format!("select {} from {only}{name}{part}{filter}", columns.join(", "))
 }
 
 fn chunk_select(opened: &Opened, scope: Option<String>, after: Option<&[String]>, limit: u32) -> String {

@@ -1,12 +1,14 @@
 //! `plugin new`: a project in each language, for a table of every type, whose own test passes and which builds.
 
 use std::{
+    collections::BTreeMap,
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::Command,
 };
 
+use anabranch::author::{answers, cases};
 use serde_json::Value;
 use testkit::{
     command::run,
@@ -97,6 +99,10 @@ async fn a_new_project_is_tested_and_built_in_every_language() {
         assert_eq!(columns[..4], ["id", "type", "Unit Price", "a\"b\\c"]);
         assert_eq!(columns.len(), 12, "no generated column: it is not in the stream");
         assert_eq!(plugin.description().tables, [table]);
+        let cases = cases(&project.join("golden")).unwrap();
+        let transform = plugin.transform(&cases[0].rows.relation().name, BTreeMap::new());
+        let answers = answers(&transform, &cases[0].rows.batch, 0..1).await.unwrap();
+        assert_eq!(cases[0].mismatches(&answers), [], "{language:?}: its first golden case");
     }
 }
 

@@ -1,9 +1,10 @@
 //! `plugin new`: a project to begin with, in Rust, JavaScript or Python, for a table's own columns.
 //!
 //! The project stands by itself: it has a copy of the SDK (none is published yet), a first transform that keeps every
-//! column, and a first test that passes. Must never: write over anything that is there.
+//! column, a first test and a first golden case that pass. Must never: write over anything that is there.
 
 mod columns;
+mod golden;
 mod sdk;
 
 use std::{
@@ -253,6 +254,7 @@ fn files(language: Language, name: &str, module: &str, table: &Relation) -> Vec<
         }
     };
     let own = templates.into_iter().map(|(path, text)| (path, filled(text, &values)));
+    let own = own.chain(golden::files(table));
     own.chain(sdk::files(language).map(|(path, text)| (path.to_owned(), text.to_owned()))).collect()
 }
 

@@ -1,4 +1,9 @@
-//! `plugin new`, `plugin build` and `plugin inspect`.
+//! `plugin new`, `plugin build` and `plugin inspect`; the author's loop has a file for each of its commands.
+
+mod author;
+mod bench;
+mod diff;
+mod test;
 
 use std::path::PathBuf;
 
@@ -31,6 +36,12 @@ enum Command {
     Build(BuildArguments),
     /// Show what a file is, and whether this host can run it.
     Inspect(InspectArguments),
+    /// Compare what a component makes of golden rows with what is expected, or show what it makes of a sample of a table.
+    Test(test::Arguments),
+    /// Measure how fast a component is, on golden rows, a sample of a table or generated rows.
+    Bench(bench::Arguments),
+    /// Show which documents of a sample another version changes, and how.
+    Diff(diff::Arguments),
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -115,6 +126,9 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
             context.start_logs(LogFormat::Text, LogLevel::Info);
             inspect(context, arguments)
         }
+        Command::Test(arguments) => test::run(context, arguments),
+        Command::Bench(arguments) => bench::run(context, arguments),
+        Command::Diff(arguments) => diff::run(context, arguments),
     }
 }
 
@@ -173,7 +187,7 @@ fn next(language: Language, name: &str) -> Vec<String> {
     }
     commands.push(tests.to_owned());
     commands.extend(tools.iter().map(|&tool| tool.to_owned()));
-    commands.push("anabranch plugin build".to_owned());
+    commands.extend(["anabranch plugin test", "anabranch plugin build"].map(str::to_owned));
     commands
 }
 
