@@ -144,6 +144,38 @@ async fn c060_a_backup_that_is_restored_slot_and_all_is_noticed_running_or_stopp
     world.terminate();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn c060_a_backup_from_one_term_ago_is_told_by_the_sinks_also_once_its_wal_has_come_further() {
+    let cluster = Cluster::start(ClusterOptions::default()).unwrap();
+    let database = cluster.create_database().await.unwrap();
+    let mut world = World::new(&database.url, ROWS, &format!("{PURGED}{TWO_MAPPINGS}")).await;
+    world.install("product-search", &product_search("1.0.0"));
+    world.install("order-summary", &order_summary("1.0.0"));
+    world.host.start().unwrap();
+    world.built("products", 1).await;
+    world.built("orders", 1).await;
+    world.terminate();
+    let backup = cluster.back_up().unwrap();
+    world.client = database.connect().await.unwrap();
+    // The only term that the backup knows nothing of.
+    world.host.start().unwrap();
+    change(&mut world).await;
+    world.terminate();
+    put_back(&mut world, &cluster, &database, &backup).await;
+    // What the sinks remember is passed: positions tell nothing any more.
+    for _ in 0..3 {
+        world.execute("update public.orders set total = total + 1").await;
+        world.execute("select pg_switch_wal()").await;
+    }
+    let from = world.host.log_length();
+    world.host.start().unwrap();
+    world.logged(from, "THE SOURCE WENT BACK").await;
+    world.built("products", 2).await;
+    world.built("orders", 2).await;
+    world.check().await;
+    world.terminate();
+}
+
 /// What the backup does not have, and the destinations get.
 async fn change(world: &mut World) {
     let mut load = Background::start(&world.url, load_options()).await;
