@@ -57,7 +57,7 @@ pub(super) fn restore(context: &Context, arguments: &Arguments) -> anyhow::Resul
         })
     })?;
     context.output.result(&shape, |RestoreShape { publication, restored, .. }| match restored {
-        true => format!("the host that leads puts the column lists of {publication} on again within seconds"),
+        true => format!("the host that leads puts on {publication} the column lists that its config asks for, within seconds"),
         false => format!("publication {publication} is not widened"),
     })?;
     Ok(Exit::Done)

@@ -149,11 +149,7 @@ async fn c060_a_backup_from_one_term_ago_is_told_by_the_sinks_also_once_its_wal_
     let cluster = Cluster::start(ClusterOptions::default()).unwrap();
     let database = cluster.create_database().await.unwrap();
     let mut world = World::new(&database.url, ROWS, &format!("{PURGED}{TWO_MAPPINGS}")).await;
-    world.install("product-search", &product_search("1.0.0"));
-    world.install("order-summary", &order_summary("1.0.0"));
-    world.host.start().unwrap();
-    world.built("products", 1).await;
-    world.built("orders", 1).await;
+    world.build().await;
     world.terminate();
     let backup = cluster.back_up().unwrap();
     world.client = database.connect().await.unwrap();
