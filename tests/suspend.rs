@@ -194,7 +194,7 @@ async fn slots_of_others_are_left_alone() {
     // The slot of a host that runs, by a wrong database.
     let ours = scene.database.name.clone();
     let (code, said) = ask(&ours, url);
-    assert!(code == 1 && said.contains(&format!("is a slot of database {ours}")), "{said}");
+    assert!(code == 2 && said.contains(&format!("is a slot of database {ours}")), "{said}");
     assert_eq!(scene.slot("active").await.as_deref(), Some("true"));
     assert!(!scene.host.log().contains("ends the walsender"), "{}", scene.host.log_tail());
     // One of the same database that no host has made, one of another plugin, and a standby's.
@@ -211,7 +211,7 @@ async fn slots_of_others_are_left_alone() {
         .unwrap();
     for name in names.iter().chain([&physical]) {
         let (code, said) = ask(name, &scene.database.url);
-        assert!(code == 1 && said.contains("somebody else's"), "{name}: {said}");
+        assert!(code == 2 && said.contains("somebody else's"), "{name}: {said}");
         let there = format!("select count(*)::text from pg_replication_slots where slot_name = '{name}'");
         assert_eq!(scene.text(&there).await, "1", "{name}");
         scene.client.batch_execute(&format!("select pg_drop_replication_slot('{name}')")).await.unwrap();

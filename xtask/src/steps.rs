@@ -122,7 +122,7 @@ pub(crate) fn test(command: &mut Command) -> Result<String> {
     Ok(sums.to_string())
 }
 
-/// As [`test`], beside other commands: the output is shown if it fails, as part of the error.
+/// As [`test()`], beside other commands: the output is shown if it fails, as part of the error.
 pub(crate) fn test_aside(command: &mut Command) -> Result<String> {
     let output =
         command.stdin(Stdio::null()).output().with_context(|| format!("cannot run {}", shown(command)))?;
