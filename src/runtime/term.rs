@@ -178,9 +178,10 @@ async fn lead(
     // The state schema may have been made anew; what is in the sinks was not.
     source.installation.term = source.installation.term.max(seen + 1);
     planned.iter_mut().for_each(|plan| plan.token.leadership = source.installation.term);
-    Store::new(context.config.source.slot.as_str()).save_installation(&state, &source.installation).await?;
-    Store::new(context.config.source.slot.as_str()).forget_suspension(&state).await?;
-    let controls = Store::new(context.config.source.slot.as_str()).controls(&state).await?;
+    let store = Store::new(context.config.source.slot.as_str());
+    store.save_installation(&state, &source.installation).await?;
+    store.forget_suspension(&state).await?;
+    let controls = store.controls(&state).await?;
     let term = source.installation.term;
     context.health.note(|state, _| state.term = Some(term));
     context.memory.begins(&source.installation, source.system.flushed);

@@ -118,10 +118,7 @@ async fn c060_a_former_primary_that_answers_again_is_not_read_and_costs_no_rebui
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c060_a_backup_that_is_restored_slot_and_all_is_noticed_running_or_stopped() {
-    let cluster = Cluster::start(ClusterOptions::default()).unwrap();
-    let database = cluster.create_database().await.unwrap();
-    let mut world = World::new(&database.url, ROWS, &format!("{PURGED}{TWO_MAPPINGS}")).await;
-    world.build().await;
+    let (cluster, database, mut world) = on_a_server_of_its_own().await;
     let backup = cluster.back_up().unwrap();
     world.client = database.connect().await.unwrap();
     world.logged(world.host.log_length() / 2, ": streaming ").await;
@@ -146,10 +143,7 @@ async fn c060_a_backup_that_is_restored_slot_and_all_is_noticed_running_or_stopp
 
 #[tokio::test(flavor = "multi_thread")]
 async fn c060_a_backup_from_one_term_ago_is_told_by_the_sinks_also_once_its_wal_has_come_further() {
-    let cluster = Cluster::start(ClusterOptions::default()).unwrap();
-    let database = cluster.create_database().await.unwrap();
-    let mut world = World::new(&database.url, ROWS, &format!("{PURGED}{TWO_MAPPINGS}")).await;
-    world.build().await;
+    let (cluster, database, mut world) = on_a_server_of_its_own().await;
     world.terminate();
     let backup = cluster.back_up().unwrap();
     world.client = database.connect().await.unwrap();
@@ -170,6 +164,15 @@ async fn c060_a_backup_from_one_term_ago_is_told_by_the_sinks_also_once_its_wal_
     world.built("orders", 2).await;
     world.check().await;
     world.terminate();
+}
+
+/// A server that may be stopped and put back, and a host whose backfills are done.
+async fn on_a_server_of_its_own() -> (Cluster, Database, World) {
+    let cluster = Cluster::start(ClusterOptions::default()).unwrap();
+    let database = cluster.create_database().await.unwrap();
+    let mut world = World::new(&database.url, ROWS, &format!("{PURGED}{TWO_MAPPINGS}")).await;
+    world.build().await;
+    (cluster, database, world)
 }
 
 /// What the backup does not have, and the destinations get.

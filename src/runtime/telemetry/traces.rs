@@ -78,18 +78,11 @@ impl Traces {
 
 /// This program, unless the environment says otherwise.
 fn resource() -> Resource {
-    let ours = Resource::builder_empty().with_service_name(env!("CARGO_PKG_NAME")).build();
-    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let named = std::env::var_os("OTEL_SERVICE_NAME").is_some()
         || std::env::var("OTEL_RESOURCE_ATTRIBUTES").is_ok_and(|text| text.contains("service.name="));
+    let version = KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let builder = Resource::builder().with_attribute(version);
-    if named {
-        builder.build()
-    } else {
-        builder
-            .with_attributes(ours.iter().map(|(key, value)| KeyValue::new(key.clone(), value.clone())))
-            .build()
-    }
+    if named { builder.build() } else { builder.with_service_name(env!("CARGO_PKG_NAME")).build() }
 }
 
 fn client() -> Result<reqwest::blocking::Client, TracesError> {
