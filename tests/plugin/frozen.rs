@@ -3,7 +3,6 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
 };
 
 use anabranch::{
@@ -15,7 +14,7 @@ use serde_json::Value;
 use testkit::paths::repository;
 
 use crate::{
-    guests::{at_work, host, load},
+    guests::{at_work, host, listen, load, told},
     rows::{all, batch, push, relation, text},
 };
 
@@ -141,25 +140,17 @@ async fn a_frozen_transform_fails_a_batch_by_every_class() {
 
 #[tokio::test]
 async fn a_frozen_transform_writes_lines_of_every_level() {
-    let lines: Arc<Mutex<Vec<u8>>> = Arc::default();
-    let writer = Arc::clone(&lines);
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_max_level(tracing::Level::TRACE)
-        .with_writer(move || crate::hostile::Lines(Arc::clone(&writer)))
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
     let relation =
         relation(&[("id", anabranch::model::ValueType::Integer), ("act", anabranch::model::ValueType::Text)]);
     let mut rows = batch(&relation);
     push(&mut rows, anabranch::model::Operation::Insert, Some(&[text("7"), text("log")]), None);
     for release in releases() {
         for guest in release.of_world("transform-plugin") {
-            lines.lock().unwrap().clear();
+            listen();
             let plugin = loaded(&guest.path);
             let outcomes = at_work(&plugin, &[]).call(&rows, &all(&rows)).await.unwrap().outcomes;
             assert_eq!(outcomes, [Outcome::Skip]);
-            let told = String::from_utf8(lines.lock().unwrap().clone()).unwrap();
+            let told = told();
             for level in ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"] {
                 let line = format!("{} of 7", level.to_lowercase());
                 let line = told.lines().find(|told| told.contains(&line)).unwrap_or_else(|| panic!("{told}"));
