@@ -7,6 +7,7 @@ mod echo;
 mod frozen;
 mod guests;
 mod hostile;
+mod limits;
 mod loading;
 mod rows;
 mod shape;
