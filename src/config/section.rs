@@ -53,7 +53,20 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
             "heartbeat_interval",
         ],
     ),
-    ("plugins", &["dir", "cache_dir", "memory_limit", "call_deadline", "max_output", "instances"]),
+    (
+        "plugins",
+        &[
+            "dir",
+            "cache_dir",
+            "total_memory",
+            "memory_limit",
+            "call_deadline",
+            "max_output",
+            "max_documents",
+            "log_lines",
+            "instances",
+        ],
+    ),
     ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent", "statement_timeout"]),
     (
         "pipeline",

@@ -28,7 +28,7 @@ pub enum FaultKind {
     #[error("it crashed: {0}")]
     Trap(String),
     /// The guest recursed too deep.
-    #[error("it used up its stack: {0}")]
+    #[error("it used up its stack, of which there are 512 KiB (fixed): recurse less deep ({0})")]
     Stack(String),
     /// The call took too long.
     #[error("it did not answer within {0:?} (`[plugins] call_deadline`): make it faster, or raise that")]
@@ -41,6 +41,15 @@ pub enum FaultKind {
     OutputTooLarge {
         /// How large it is.
         bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The reply has too many documents.
+    #[error(
+        "it answered with more than {limit} documents in one call, a hundred times what one change may have (`[plugins] \
+         max_documents`): emit fewer, or raise it"
+    )]
+    TooManyDocuments {
         /// The limit.
         limit: usize,
     },
@@ -113,6 +122,7 @@ impl PluginFault {
             && match self.kind() {
                 FaultKind::Guest(failure) => failure.class == FailureClass::Poison,
                 FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) => false,
+                FaultKind::Memory(LimitError::Total { .. }) => false,
                 _ => true,
             }
     }
@@ -123,7 +133,7 @@ impl PluginFault {
         match self.kind() {
             FaultKind::Guest(failure) => failure.class,
             FaultKind::MissingColumn { .. } => FailureClass::Fatal,
-            FaultKind::Instantiate(_) => FailureClass::Retry,
+            FaultKind::Instantiate(_) | FaultKind::Memory(LimitError::Total { .. }) => FailureClass::Retry,
             _ => FailureClass::Poison,
         }
     }
@@ -135,8 +145,10 @@ impl PluginFault {
             FaultKind::Trap(_) => "plugin-trap",
             FaultKind::Stack(_) => "plugin-stack",
             FaultKind::Deadline(_) => "plugin-deadline",
+            FaultKind::Memory(LimitError::Total { .. }) => "plugin-total-memory",
             FaultKind::Memory(_) => "plugin-memory",
             FaultKind::OutputTooLarge { .. } => "plugin-output",
+            FaultKind::TooManyDocuments { .. } => "plugin-too-many-documents",
             FaultKind::OutcomeCount { .. } => "plugin-outcome-count",
             FaultKind::BadReply { .. } => "plugin-reply",
             FaultKind::Guest(failure) => &failure.code,

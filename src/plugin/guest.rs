@@ -31,14 +31,15 @@ pub(super) struct GuestState {
     pub(super) lsn: Lsn,
     pub(super) settings: Settings,
     pub(super) log: Arc<LogGate>,
+    /// Lines that the present call may still log.
+    pub(super) lines_left: u32,
     deadline: Instant,
 }
 
 impl GuestState {
-    pub(super) fn new(memory_limit: usize, settings: Settings, log: Arc<LogGate>) -> Self {
-        let limits = Limits::new(memory_limit);
+    pub(super) fn new(limits: Limits, settings: Settings, log: Arc<LogGate>) -> Self {
         let (entity, deadline) = (Arc::from(""), Instant::now());
-        Self { limits, revision: None, entity, lsn: Lsn::ZERO, settings, log, deadline }
+        Self { limits, revision: None, entity, lsn: Lsn::ZERO, settings, log, lines_left: 0, deadline }
     }
 
     pub(super) fn with_revision(mut self, revision: Arc<Revision>) -> Self {
@@ -117,7 +118,9 @@ impl Guest {
 }
 
 fn arm(store: &mut Store<GuestState>, deadline: Duration) {
-    store.data_mut().deadline = Instant::now() + deadline;
+    let state = store.data_mut();
+    state.deadline = Instant::now() + deadline;
+    state.lines_left = state.log.limit();
     store.set_epoch_deadline(1);
 }
 

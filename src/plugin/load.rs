@@ -20,6 +20,7 @@ use super::{
     engine::HostSettings,
     guest::{GuestState, classify},
     host::log::LogGate,
+    limits::Limits,
     pool::{Instances, Pool},
 };
 use crate::model::{Description, EntityName, PluginKind, Revision};
@@ -268,7 +269,13 @@ impl PluginHost {
             interface: shape.interface,
         });
         let settings = self.inner.settings.of(&description.name);
-        let pool = Pool::new(self.inner.engine.clone(), exports, Arc::clone(&revision), &settings);
+        let pool = Pool::new(
+            self.inner.engine.clone(),
+            exports,
+            Arc::clone(&revision),
+            &settings,
+            &self.inner.budget,
+        );
         let shared = Arc::new(Shared { pool, settings });
         Ok(Plugin { revision, description: Arc::new(description), path: Arc::from(path), shared })
     }
@@ -301,7 +308,9 @@ impl PluginHost {
     fn describe(&self, path: &Path, shape: &Shape, component: &Component) -> Result<String, PluginError> {
         let inner = &self.inner;
         inner.linker.instantiate_pre(component).map_err(|error| shape_error(path, shape, &error))?;
-        let state = GuestState::new(inner.settings.most_memory(), Arc::default(), Arc::new(LogGate::new()));
+        let limits = Limits::new(inner.settings.most_memory(), &inner.budget);
+        let log = Arc::new(LogGate::new(inner.settings.log_lines));
+        let state = GuestState::new(limits, Arc::default(), log);
         let mut store = Store::new(&inner.engine, state);
         store.limiter(|state| &mut state.limits);
         store.epoch_deadline_trap();

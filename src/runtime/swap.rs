@@ -108,11 +108,15 @@ impl Pump {
         };
         let stored = plan::identities(self.lanes.values().map(|lane| &lane.planned.stored))?;
         let steps = compare(&plan::wanted_identities(&wanted), &stored, self.context.dev);
-        let in_place = |step: &Step| self.swappable(step);
+        let stops = |step: &Step| {
+            wanted.iter().any(|wanted| wanted.mapping.name == step.mapping && wanted.stopped.is_some())
+        };
+        let in_place =
+            |step: &Step| if stops(step) { self.is_stopped(&step.mapping) } else { self.swappable(step) };
         if !steps.iter().all(in_place) {
             return Ok(Some(Stopped::Reconfigure(plugins)));
         }
-        for step in steps {
+        for step in steps.iter().filter(|step| !stops(step)) {
             let wanted = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
             let lane = self.lanes.values().find(|lane| lane.name() == step.mapping).map(|lane| lane.id);
             if let (Some(wanted), Some(id)) = (wanted, lane) {
@@ -120,6 +124,11 @@ impl Pump {
             }
         }
         Ok(None)
+    }
+
+    /// Whether a mapping is known and does not run.
+    fn is_stopped(&self, mapping: &str) -> bool {
+        self.lanes.values().any(|lane| lane.name() == mapping && lane.handle.is_none())
     }
 
     /// Whether a running lane can do what a decision asks for.
@@ -172,6 +181,7 @@ impl Pump {
             stored.generation += 1;
         }
         stored.accepted = self.ledger.position(id);
+        stored.since = Some(self.ledger.processed());
         stored.purge |= purge;
         let (stored, is_read) = (stored.clone(), rebuild.is_some() && lane.planned.needs_backfill());
         info!(

@@ -391,7 +391,7 @@ fn assemble(
     let requests = Requests::start(context.settings.clone(), config.source.slot.clone(), mappings.collect());
     Pump {
         settings: pump_settings(config),
-        context: plan::ReloadContext { config: Arc::clone(config), dev: false },
+        context: plan::ReloadContext { config: Arc::clone(config), dev: config.plugins.dev },
         ledger,
         machine: Machine::new(machine_settings(config), source.installation.term.cast_unsigned(), baseline),
         branch: Branch::new(readers, reads, Arc::clone(&context.metrics)),

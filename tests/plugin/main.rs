@@ -4,7 +4,10 @@
 
 mod calls;
 mod echo;
+mod frozen;
 mod guests;
 mod hostile;
+mod limits;
 mod loading;
 mod rows;
+mod shape;

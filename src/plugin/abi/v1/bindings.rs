@@ -64,6 +64,10 @@ impl log::Host for GuestState {
             log::Level::Trace => Level::Trace,
         };
         let Some(revision) = &self.revision else { return };
+        if self.lines_left == 0 {
+            return self.log.drop_line();
+        }
+        self.lines_left -= 1;
         let line = Line { revision, entity: &self.entity, lsn: self.lsn, level, message: &message };
         self.log.write(line);
     }
