@@ -28,10 +28,24 @@ pub(super) enum Value {
     Text(String),
     Integer(i64),
     Bool(bool),
-    Table(Vec<(String, Text)>),
+    Table(BTreeMap<String, Located<Value>>),
     List(Vec<Text>),
     /// Anything else, by the name of its type.
     Other(&'static str),
+}
+
+impl Value {
+    /// The name of its type.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Integer(_) => "a whole number",
+            Self::Bool(_) => "true or false",
+            Self::Table(_) => "a table",
+            Self::List(_) => "an array",
+            Self::Other(what) => what,
+        }
+    }
 }
 
 pub(super) const TEXT: &str = "text in quotes";
@@ -244,7 +258,7 @@ impl<'a> Section<'a> {
                     Err(_) => Value::Other("a number that is too large"),
                 },
                 DeValue::Table(table) => {
-                    Value::Table(Section::new(table, at.clone(), self.problems).into_texts())
+                    Value::Table(Section::new(table, at.clone(), self.problems).remaining_values())
                 }
                 DeValue::Array(items) => self.text_list(&at, items),
                 other => Value::Other(kind_of(other)),

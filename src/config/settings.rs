@@ -28,6 +28,7 @@ pub struct Config {
     pub plugins: PluginsSettings,
     /// The `[sink.<name>]` tables by name; at least one.
     pub sinks: BTreeMap<String, SinkSettings>,
+    pub(super) sink_places: BTreeMap<String, Place>,
     /// The `[[map]]` entries in their order; what they leave out is completed by
     /// [`resolve_mappings`](super::resolve_mappings).
     pub maps: Vec<MapEntry>,
@@ -41,6 +42,17 @@ pub struct Config {
     pub traces: TracesSettings,
     /// `[log]`
     pub log: LogSettings,
+}
+
+impl Config {
+    /// The name of the plugin that a sink is; none where it is built in.
+    #[must_use]
+    pub fn sink_plugin(&self, sink: &str) -> Option<&str> {
+        match self.sinks.get(sink)? {
+            SinkSettings::Plugin(settings) => Some(&settings.plugin),
+            _ => None,
+        }
+    }
 }
 
 /// `[source]`: the database and how to listen to it.

@@ -52,6 +52,14 @@ pub enum FaultKind {
         /// How many outcomes came back.
         outcomes: usize,
     },
+    /// Not one result for each document.
+    #[error("it answered {documents} documents with {results} results; there must be one for each, in order")]
+    ResultCount {
+        /// How many documents were sent.
+        documents: usize,
+        /// How many results came back.
+        results: usize,
+    },
     /// The reply is not of the shape of the payload page.
     #[error("its reply cannot be read, at byte {at}: {problem}; see wit/v1/payload-{encoding}.md")]
     BadReply {
@@ -78,6 +86,26 @@ pub enum FaultKind {
     /// No instance could be made.
     #[error("no instance of it could be made: {0}")]
     Instantiate(String),
+}
+
+impl FaultKind {
+    /// A short stable word for programs.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Trap(_) => "plugin-trap",
+            Self::Stack(_) => "plugin-stack",
+            Self::Deadline(_) => "plugin-deadline",
+            Self::Memory(_) => "plugin-memory",
+            Self::OutputTooLarge { .. } => "plugin-output",
+            Self::OutcomeCount { .. } => "plugin-outcome-count",
+            Self::ResultCount { .. } => "plugin-result-count",
+            Self::BadReply { .. } => "plugin-reply",
+            Self::Guest(failure) => &failure.code,
+            Self::MissingColumn { .. } => "plugin-column",
+            Self::Instantiate(_) => "plugin-instantiate",
+        }
+    }
 }
 
 impl PluginFault {
@@ -131,18 +159,7 @@ impl PluginFault {
     /// A short stable word for programs.
     #[must_use]
     pub fn code(&self) -> &str {
-        match self.kind() {
-            FaultKind::Trap(_) => "plugin-trap",
-            FaultKind::Stack(_) => "plugin-stack",
-            FaultKind::Deadline(_) => "plugin-deadline",
-            FaultKind::Memory(_) => "plugin-memory",
-            FaultKind::OutputTooLarge { .. } => "plugin-output",
-            FaultKind::OutcomeCount { .. } => "plugin-outcome-count",
-            FaultKind::BadReply { .. } => "plugin-reply",
-            FaultKind::Guest(failure) => &failure.code,
-            FaultKind::MissingColumn { .. } => "plugin-column",
-            FaultKind::Instantiate(_) => "plugin-instantiate",
-        }
+        self.kind().code()
     }
 
     /// The same as a [`Failure`], for the policies that all failures share.

@@ -8,7 +8,7 @@ use std::{
 use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
 
 use super::{
-    abi::v1::{Exports, Instance},
+    abi::v1::{Called, Exports, Instance},
     fault::FaultKind,
     host::{
         config::Settings,
@@ -53,6 +53,8 @@ pub(super) struct Guest {
     instance: Instance,
     born: Instant,
     calls: u32,
+    /// Whether a sink was told its settings.
+    opened: bool,
 }
 
 impl Guest {
@@ -77,7 +79,7 @@ impl Guest {
                 other => other,
             }
         })?;
-        Ok(Self { store, instance, born: Instant::now(), calls: 0 })
+        Ok(Self { store, instance, born: Instant::now(), calls: 0, opened: false })
     }
 
     /// Whether it may go on serving: neither too often called, nor too old, nor grown so far that the next call would
@@ -103,16 +105,68 @@ impl Guest {
         request: &[u8],
         deadline: Duration,
     ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
+        self.begin_call(entity, lsn, deadline);
+        let call = self.instance.transform(&mut self.store, request);
+        within(deadline, call).await
+    }
+
+    /// Tells a sink its settings, where that was not done yet. After an error or a failure this instance is to be
+    /// thrown away.
+    pub(super) async fn open(
+        &mut self,
+        entity: &Arc<str>,
+        settings: &str,
+        deadline: Duration,
+    ) -> Result<Result<(), Failure>, FaultKind> {
+        if self.opened {
+            return Ok(Ok(()));
+        }
+        self.begin_call(entity, Lsn::ZERO, deadline);
+        let opened = within(deadline, self.instance.open(&mut self.store, settings)).await?;
+        self.opened = opened.is_ok();
+        Ok(opened)
+    }
+
+    /// One delivery. After an error this instance is to be thrown away.
+    pub(super) async fn deliver(
+        &mut self,
+        entity: &Arc<str>,
+        lsn: Lsn,
+        request: &[u8],
+        deadline: Duration,
+    ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
+        self.begin_call(entity, lsn, deadline);
+        within(deadline, self.instance.deliver(&mut self.store, request)).await
+    }
+
+    /// Has a sink empty a destination. After an error this instance is to be thrown away.
+    pub(super) async fn purge(
+        &mut self,
+        entity: &Arc<str>,
+        destination: &str,
+        deadline: Duration,
+    ) -> Result<Result<(), Failure>, FaultKind> {
+        self.begin_call(entity, Lsn::ZERO, deadline);
+        within(deadline, self.instance.purge(&mut self.store, destination)).await
+    }
+
+    fn begin_call(&mut self, entity: &Arc<str>, lsn: Lsn, deadline: Duration) {
         self.calls += 1;
         let state = self.store.data_mut();
         state.entity.clone_from(entity);
         state.lsn = lsn;
         arm(&mut self.store, deadline);
-        let call = self.instance.transform(&mut self.store, request);
-        match tokio::time::timeout(deadline + GRACE, call).await {
-            Ok(reply) => reply.map_err(|error| classify(&error, deadline)),
-            Err(_) => Err(FaultKind::Deadline(deadline)),
-        }
+    }
+}
+
+/// A call with its outer timer.
+async fn within<T>(
+    deadline: Duration,
+    call: impl Future<Output = Called<T>>,
+) -> Result<Result<T, Failure>, FaultKind> {
+    match tokio::time::timeout(deadline + GRACE, call).await {
+        Ok(reply) => reply.map_err(|error| classify(&error, deadline)),
+        Err(_) => Err(FaultKind::Deadline(deadline)),
     }
 }
 

@@ -21,6 +21,7 @@ use super::{
     guest::{GuestState, classify},
     host::log::LogGate,
     pool::{Instances, Pool},
+    sink::{SinkConfig, SinkGuest},
 };
 use crate::model::{Description, EntityName, PluginKind, Revision};
 
@@ -101,16 +102,6 @@ pub enum PluginError {
         /// The kind that it is.
         exports: &'static str,
     },
-    /// A sink, which this host does not run yet.
-    #[error("plugin {}: {name} {version} is a sink; this version of Anabranch runs transforms, and has its sinks built in", path.display())]
-    Sink {
-        /// The file.
-        path: PathBuf,
-        /// Its name.
-        name: String,
-        /// Its version.
-        version: semver::Version,
-    },
     /// Two files with one name.
     #[error("plugin {}: its name {name} is also that of {}; remove one of them", path.display(), other.display())]
     Duplicate {
@@ -138,6 +129,8 @@ pub struct Plugin {
 struct Shared {
     pool: Pool,
     settings: HostSettings,
+    /// Whether it is a sink that can empty a destination.
+    purges: bool,
 }
 
 impl std::fmt::Debug for Plugin {
@@ -174,6 +167,18 @@ impl Plugin {
         Transform::new(self.clone(), entity, settings)
     }
 
+    /// This plugin at work as the sink of a name, with that sink's settings.
+    #[must_use]
+    pub fn sink(&self, name: &str, settings: SinkConfig) -> SinkGuest {
+        SinkGuest::new(self.clone(), name, settings)
+    }
+
+    /// Whether it is a sink that can empty a destination.
+    #[must_use]
+    pub fn purges(&self) -> bool {
+        self.shared.purges
+    }
+
     /// How its instances are.
     #[must_use]
     pub fn instances(&self) -> Instances {
@@ -195,9 +200,9 @@ impl Plugin {
     }
 }
 
-/// A component that was compiled and asked what it is, but not made ready to run.
+/// A component that was compiled, asked what it is, and found to fit.
 pub(super) struct Examined {
-    pub(super) component: Component,
+    pub(super) exports: v1::Exports,
     pub(super) shape: Shape,
     pub(super) described: Described,
 }
@@ -210,11 +215,11 @@ fn kind_word(kind: PluginKind) -> &'static str {
 }
 
 impl PluginHost {
-    /// Loads a transform: reads the file, judges its names, compiles it (or takes it from the cache) and calls
+    /// Loads a plugin: reads the file, judges its names, compiles it (or takes it from the cache) and calls
     /// `describe`. Takes up to seconds of CPU, on a thread for blocking work.
     ///
     /// # Errors
-    /// The file is no transform that this host can run; the error names it and says what to do.
+    /// The file is no plugin that this host can run; the error names it and says what to do.
     pub async fn load(&self, path: &Path) -> Result<Plugin, PluginError> {
         let (host, path) = (self.clone(), path.to_owned());
         blocking(move || host.load_blocking(&path)).await?
@@ -249,27 +254,22 @@ impl PluginHost {
     /// As there.
     pub fn load_blocking(&self, path: &Path) -> Result<Plugin, PluginError> {
         let bytes = read(path)?;
-        let Examined { component, shape, described } = self.examine(path, &bytes)?;
+        let Examined { exports, shape, described } = self.examine(path, &bytes)?;
         let description = described.description;
-        if shape.kind == PluginKind::Sink {
-            let (name, version) = (description.name, description.version);
-            return Err(PluginError::Sink { path: path.to_owned(), name, version });
-        }
         if !described.unknown.is_empty() {
             let keys = described.unknown.join(", ");
             warn!(plugin = description.name, keys, "`describe` has keys that this host does not know");
         }
-        let ready = self.inner.linker.instantiate_pre(&component).and_then(v1::prepare);
-        let exports = ready.map_err(|error| shape_error(path, &shape, &error))?;
         let revision = Arc::new(Revision {
             name: description.name.clone(),
             version: description.version.clone(),
             sha256: sha256(&bytes),
-            interface: shape.interface,
+            interface: shape.interface.clone(),
         });
         let settings = self.inner.settings.of(&description.name);
         let pool = Pool::new(self.inner.engine.clone(), exports, Arc::clone(&revision), &settings);
-        let shared = Arc::new(Shared { pool, settings });
+        let purges = shape.exports_optional("purge");
+        let shared = Arc::new(Shared { pool, settings, purges });
         Ok(Plugin { revision, description: Arc::new(description), path: Arc::from(path), shared })
     }
 
@@ -290,11 +290,12 @@ impl PluginHost {
             let (said, exports) = (kind_word(said), kind_word(shape.kind));
             return Err(PluginError::Kind { path: path.to_owned(), said, exports });
         }
-        if shape.kind == PluginKind::Sink {
-            let ready = self.inner.linker.instantiate_pre(&component).and_then(v1::prepare_sink);
-            ready.map_err(|error| shape_error(path, &shape, &error))?;
-        }
-        Ok(Examined { component, shape, described })
+        let purges = shape.exports_optional("purge");
+        let ready = self.inner.linker.instantiate_pre(&component);
+        let exports = ready
+            .and_then(|ready| v1::prepare(ready, shape.kind, purges))
+            .map_err(|error| shape_error(path, &shape, &error))?;
+        Ok(Examined { exports, shape, described })
     }
 
     /// Calls `describe` in a store without settings, log or anything else, on this thread.

@@ -17,7 +17,9 @@ use crate::{
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
 };
 
-use super::{error::TermError, lane::Active, recover, reload::PluginSet, source::Source, token::Token};
+use super::{
+    error::TermError, lane::Active, outlet::Outlets, recover, reload::PluginSet, source::Source, token::Token,
+};
 
 /// A mapping as config and plugins want it.
 #[derive(Clone, Debug)]
@@ -116,6 +118,7 @@ pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin
 #[derive(Clone, Debug)]
 pub(super) struct ReloadContext {
     pub(super) config: Arc<Config>,
+    pub(super) sinks: Arc<Outlets>,
     pub(super) dev: bool,
 }
 
@@ -134,7 +137,11 @@ pub fn wanted(
     let complete = |mapping: Mapping| {
         let plugin = plugins.plugins.get(&mapping.transform)?;
         let kind = config.sinks.get(&mapping.sink)?.kind();
-        let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind);
+        let sink_plugin = match config.sink_plugin(&mapping.sink) {
+            Some(name) => Some(&**plugins.plugins.get(name)?.revision()),
+            None => None,
+        };
+        let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind, sink_plugin);
         let (names_ids, columns) = (plugin.description().names_ids, plugin.description().columns.clone());
         Some(WantedMapping { mapping, rollout, names_ids, columns })
     };

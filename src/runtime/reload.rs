@@ -1,7 +1,7 @@
 //! The plugins of the directory: loaded at start, and again whenever their content changes.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -26,6 +26,9 @@ pub struct PluginSet {
     pub problems: Vec<String>,
     /// The plugin of each file.
     files: BTreeMap<PathBuf, String>,
+    /// Plugins of sinks whose files are gone. They are kept, because what they made is in the sinks, and nothing is
+    /// delivered by them.
+    gone: BTreeSet<String>,
 }
 
 impl PluginSet {
@@ -47,6 +50,30 @@ impl PluginSet {
                 set.plugins.insert(name, plugin);
             }
         }
+        for sink in config.sinks.keys() {
+            let Some(name) = config.sink_plugin(sink) else { continue };
+            let kept = before.and_then(|before| before.plugins.get(name));
+            if let Some(kept) = kept.filter(|_| !set.plugins.contains_key(name)) {
+                set.plugins.insert(name.to_owned(), kept.clone());
+                set.gone.insert(name.to_owned());
+            }
+        }
+        set
+    }
+
+    /// The plugin that runs a sink; none where there is none, or its file is gone.
+    pub(super) fn sink_plugin(&self, name: &str) -> Option<&Plugin> {
+        self.plugins.get(name).filter(|_| !self.gone.contains(name))
+    }
+
+    /// The same set with another revision of a sink's plugin, or without it being there.
+    pub(super) fn with_sink_plugin(&self, plugin: &Plugin, gone: bool) -> Self {
+        let mut set = self.clone();
+        let name = plugin.revision().name.clone();
+        if gone {
+            set.gone.insert(name.clone());
+        }
+        set.plugins.insert(name, plugin.clone());
         set
     }
 

@@ -1,6 +1,7 @@
 //! `anabranch:plugin` 1: bindings, and the bytes of batches in both encodings (`wit/v1/payload-*.md`).
 
 mod bindings;
+pub(in crate::plugin) mod deliver;
 mod reply;
 mod reply_json;
 mod reply_msgpack;
@@ -8,7 +9,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::plugin) use bindings::{Exports, Instance, add_to_linker, describe, prepare, prepare_sink};
+pub(in crate::plugin) use bindings::{Called, Exports, Instance, add_to_linker, describe, prepare};
 pub(in crate::plugin) use reply::{Answers, ReplyLimits, ReplyProblem};
 pub(in crate::plugin) use request::{Projection, Request};
 
