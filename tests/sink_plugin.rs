@@ -257,9 +257,9 @@ async fn a_sink_whose_file_is_deleted_stops_and_goes_on_where_it_was() {
     let place = scene.host.path("plugins/odd-sink.wasm");
     let aside = scene.host.path("odd-sink.aside");
     fs::rename(&place, &aside).unwrap();
-    scene.client.batch_execute(&insert_products(3001, 3010, 1)).await.unwrap();
     let error = scene.error_of("odd").await;
-    assert!(error.contains("odd-sink") && error.contains("back"), "{error}");
+    assert!(error.contains("odd-sink 1.0.0 was removed") && error.contains("Put it back"), "{error}");
+    scene.client.batch_execute(&insert_products(3001, 3010, 1)).await.unwrap();
     others_are_right(&scene).await;
     assert_eq!(accepted(&scene, 0, "odd").keys().filter(|id| id.starts_with("30")).count(), 0);
     fs::rename(&aside, &place).unwrap();

@@ -228,7 +228,7 @@ impl Resolver<'_> {
         let cache_dir = cache_dir.unwrap_or_else(|| self.user_cache().unwrap_or_else(|| dir.join(".cache")));
         let limits = self.limits(&table.limits, &default);
         let named = table.plugins.iter().map(|plugin| self.plugin(plugin, &limits)).collect();
-        PluginsSettings { dir, cache_dir, limits, named }
+        PluginsSettings { dir, cache_dir, limits, named, dev: false }
     }
 
     /// Where the user's programs keep what they can make again.

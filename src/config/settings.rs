@@ -92,6 +92,8 @@ pub struct PluginsSettings {
     pub limits: PluginLimits,
     /// The `[plugins.<name>]` tables by name.
     pub named: BTreeMap<String, PluginSettings>,
+    /// Whether other bytes of the same version are a bump. No key of the file: `run --dev`.
+    pub dev: bool,
 }
 
 impl PluginsSettings {

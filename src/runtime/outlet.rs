@@ -9,7 +9,7 @@ use std::{
 };
 
 use tokio::sync::Mutex;
-use tracing::{error, info};
+use tracing::info;
 
 use crate::{
     config::Config,
@@ -31,9 +31,8 @@ pub(super) struct Outlet {
 #[derive(Debug)]
 struct Current {
     sink: Arc<dyn Sink>,
-    /// The plugin that it is, or was before that was gone.
+    /// The plugin that it is, where it is one and that is there.
     plugin: Option<Plugin>,
-    gone: bool,
     opened: AtomicBool,
     opening: Mutex<()>,
 }
@@ -47,8 +46,7 @@ pub(super) fn fit(outlets: &Outlets, config: &Config, plugins: &PluginSet) -> Ve
     let mut changed = Vec::new();
     for (name, outlet) in outlets {
         let Some(SinkSettings::Plugin(settings)) = config.sinks.get(name) else { continue };
-        let plugin = plugins.sink_plugin(&settings.plugin);
-        let before = outlet.last_plugin();
+        let plugin = plugins.plugins.get(&settings.plugin);
         let is_same = match (outlet.plugin(), plugin) {
             (Some(before), Some(now)) => before.revision() == now.revision(),
             (None, None) => true,
@@ -62,17 +60,9 @@ pub(super) fn fit(outlets: &Outlets, config: &Config, plugins: &PluginSet) -> Ve
                 info!(sink = name, plugin = %plugin.revision(), "is run by this plugin from now on");
                 PluginSink::new(name, settings, plugin)
             }
-            None => {
-                error!(
-                    sink = name,
-                    plugin = settings.plugin,
-                    "its plugin is gone: its mappings stop, and the slot keeps what they miss, until its file is back",
-                );
-                PluginSink::without_plugin(name, settings)
-            }
+            None => PluginSink::without_plugin(name, settings),
         };
-        let gone = plugin.is_none();
-        outlet.replace(Current::new(Arc::new(sink), plugin.cloned().or(before), gone));
+        outlet.replace(Current::new(Arc::new(sink), plugin.cloned()));
         changed.push(name.clone());
     }
     changed
@@ -80,7 +70,7 @@ pub(super) fn fit(outlets: &Outlets, config: &Config, plugins: &PluginSet) -> Ve
 
 impl Outlet {
     pub(super) fn new(sink: Arc<dyn Sink>) -> Self {
-        Self { current: RwLock::new(Arc::new(Current::new(sink, None, false))) }
+        Self { current: RwLock::new(Arc::new(Current::new(sink, None))) }
     }
 
     fn current(&self) -> Arc<Current> {
@@ -93,12 +83,6 @@ impl Outlet {
 
     /// The plugin that it is, where it is one and that is there.
     pub(super) fn plugin(&self) -> Option<Plugin> {
-        let current = self.current();
-        current.plugin.clone().filter(|_| !current.gone)
-    }
-
-    /// The plugin that it is, or was before that was gone.
-    pub(super) fn last_plugin(&self) -> Option<Plugin> {
         self.current().plugin.clone()
     }
 
@@ -147,8 +131,8 @@ impl Outlet {
 }
 
 impl Current {
-    fn new(sink: Arc<dyn Sink>, plugin: Option<Plugin>, gone: bool) -> Self {
-        Self { sink, plugin, gone, opened: AtomicBool::new(false), opening: Mutex::new(()) }
+    fn new(sink: Arc<dyn Sink>, plugin: Option<Plugin>) -> Self {
+        Self { sink, plugin, opened: AtomicBool::new(false), opening: Mutex::new(()) }
     }
 
     async fn open(&self) -> Result<(), Failure> {

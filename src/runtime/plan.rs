@@ -31,6 +31,8 @@ pub struct WantedMapping {
     names_ids: bool,
     /// The columns that its transform reads; none for all.
     columns: Option<Vec<String>>,
+    /// Why it is stopped: its plugin was removed.
+    pub(super) stopped: Option<String>,
 }
 
 /// What is known of the mapped tables.
@@ -135,15 +137,18 @@ pub fn wanted(
         warn!("{notice}");
     }
     let complete = |mapping: Mapping| {
-        let plugin = plugins.plugins.get(&mapping.transform)?;
+        let plugin = plugins.named(&mapping.transform)?;
         let kind = config.sinks.get(&mapping.sink)?.kind();
-        let sink_plugin = match config.sink_plugin(&mapping.sink) {
-            Some(name) => Some(&**plugins.plugins.get(name)?.revision()),
+        let sink_name = config.sink_plugin(&mapping.sink);
+        let stopped = plugins.why_stopped(&mapping.transform);
+        let stopped = stopped.or_else(|| plugins.why_stopped(sink_name?));
+        let sink_plugin = match sink_name {
+            Some(name) => Some(&**plugins.named(name)?.revision()),
             None => None,
         };
         let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind, sink_plugin);
         let (names_ids, columns) = (plugin.description().names_ids, plugin.description().columns.clone());
-        Some(WantedMapping { mapping, rollout, names_ids, columns })
+        Some(WantedMapping { mapping, rollout, names_ids, columns, stopped })
     };
     Ok(mappings.mappings.into_iter().filter_map(complete).collect())
 }
@@ -276,7 +281,7 @@ pub(super) async fn decide(
         store.mappings(state).await?.into_iter().map(|mapping| (mapping.name.clone(), mapping)).collect();
     let runs = store.runs(state).await?;
     let known = identities(stored.values())?;
-    let steps = compare(&wanted_identities(&wanted), &known, false);
+    let steps = compare(&wanted_identities(&wanted), &known, config.plugins.dev);
     let mut wanted: BTreeMap<String, WantedMapping> =
         wanted.into_iter().map(|wanted| (wanted.mapping.name.clone(), wanted)).collect();
     let mut planned = Vec::new();
@@ -392,16 +397,17 @@ fn plan_one(
     table: TableState,
     source: &Source,
 ) -> Result<Planned, TermError> {
-    let WantedMapping { mapping, rollout, .. } = wanted;
+    let WantedMapping { mapping, rollout, stopped, .. } = wanted;
     let identity = identity_text(&mapping.name, &rollout.identity)?;
     let fresh = StoredMapping {
         accepted: source.joined,
+        since: Some(source.joined),
         ..StoredMapping::new(mapping.name.as_str(), mapping.entity.clone(), table.oid, identity)
     };
     let mut purge = before.is_some_and(|before| before.purge);
     // Not published, perhaps for a while: what is changed of it then is in no stream.
     let unusable = table.problem.is_some();
-    let mut refusal = table.problem.clone();
+    let mut refusal = table.problem.clone().or(stopped);
     let mut stored = match (before, decision) {
         (None, Decision::New { backfill }) => {
             let built = if backfill { 0 } else { 1 };
@@ -415,11 +421,12 @@ fn plan_one(
             info!(mapping = mapping.name, generation, "is rebuilt: {}", reasons.join(", "));
             purge |= purged;
             let built = built_by_change(before, backfill);
-            StoredMapping { generation, built, accepted: before.accepted, ..fresh }
+            let accepted = before.accepted;
+            StoredMapping { generation, built, accepted, since: Some(accepted), ..fresh }
         }
         (Some(before), Decision::Adopt { .. }) => {
-            let (generation, built) = (before.generation, before.built);
-            StoredMapping { generation, built, accepted: before.accepted, ..fresh }
+            let StoredMapping { generation, built, accepted, .. } = *before;
+            StoredMapping { generation, built, accepted, since: Some(accepted), ..fresh }
         }
         (Some(before), Decision::Refused { conflicts }) => {
             let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();

@@ -144,8 +144,14 @@ async fn terms(
             backoff = Backoff::new(TERMS);
         }
         stuck = failure.is_stuck();
-        if !pause(&mut backoff, &failure, &context.health, shutdown).await {
-            return Ok(());
+        tokio::select! {
+            goes_on = pause(&mut backoff, &failure, &context.health, shutdown) => {
+                if !goes_on {
+                    return Ok(());
+                }
+            }
+            // What was wrong with them may be mended.
+            Some(changed) = reloads.recv() => plugins = changed,
         }
     }
 }

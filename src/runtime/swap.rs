@@ -102,19 +102,23 @@ impl Pump {
     pub(super) fn on_reload(&mut self, plugins: Arc<PluginSet>) -> Result<Option<Stopped>, TermError> {
         let Some((mut wanted, mut steps)) = self.judge(&plugins)? else { return Ok(None) };
         let mut plugins = plugins;
-        for (plugin, gone) in self.refused_sinks(&wanted, &steps) {
+        for plugin in self.refused_sinks(&wanted, &steps) {
             // It serves all of its mappings, so that one that must keep it keeps it for all.
-            plugins = Arc::new(plugins.with_sink_plugin(&plugin, gone));
+            plugins = Arc::new(plugins.with(&plugin));
             let Some(judged) = self.judge(&plugins)? else { return Ok(None) };
             (wanted, steps) = judged;
         }
-        let in_place = |step: &Step| self.swappable(step);
+        let stops = |step: &Step| {
+            wanted.iter().any(|wanted| wanted.mapping.name == step.mapping && wanted.stopped.is_some())
+        };
+        let in_place =
+            |step: &Step| if stops(step) { self.is_stopped(&step.mapping) } else { self.swappable(step) };
         if !steps.iter().all(in_place) {
             return Ok(Some(Stopped::Reconfigure(plugins)));
         }
         // First, so that what is built from now on is delivered by the sink that it is built for.
         let sinks = outlet::fit(&self.context.sinks, &self.context.config, &plugins);
-        for step in steps {
+        for step in steps.iter().filter(|step| !stops(step)) {
             let wanted = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
             let lane = self.lanes.values().find(|lane| lane.name() == step.mapping).map(|lane| lane.id);
             if let (Some(wanted), Some(id)) = (wanted, lane) {
@@ -143,27 +147,31 @@ impl Pump {
         Ok(Some((wanted, steps)))
     }
 
-    /// The plugins of sinks of which a running mapping refuses another revision, for whatever reason, and whether
-    /// they were gone before.
-    fn refused_sinks(&self, wanted: &[plan::WantedMapping], steps: &[Step]) -> Vec<(Plugin, bool)> {
+    /// The plugins at work in sinks of which a running mapping refuses another revision, for whatever reason.
+    fn refused_sinks(&self, wanted: &[plan::WantedMapping], steps: &[Step]) -> Vec<Plugin> {
         let mut kept = BTreeMap::new();
         for step in steps {
             let Decision::Refused { conflicts } = &step.decision else { continue };
             let lane = self.lanes.values().find(|lane| lane.name() == step.mapping && lane.handle.is_some());
             let Some(lane) = lane else { continue };
             let sink = &lane.planned.mapping.sink;
-            let Some(outlet) = self.context.sinks.get(sink) else { continue };
             let new = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
             let new = new.and_then(|wanted| wanted.rollout.identity.sink_plugin.as_ref());
-            let Some((before, new)) = outlet.last_plugin().zip(new) else { continue };
-            if before.revision().sha256 != new.sha256 {
+            let at_work = self.context.sinks.get(sink).and_then(|outlet| outlet.plugin());
+            let Some((at_work, new)) = at_work.zip(new) else { continue };
+            if at_work.revision().sha256 != new.sha256 {
                 let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
                 let mapping = &step.mapping;
                 error!(sink, mapping, "the sink's changed plugin is not taken up: {}", conflicts.join("; "));
-                kept.insert(before.revision().name.clone(), (before, outlet.plugin().is_none()));
+                kept.insert(at_work.revision().name.clone(), at_work);
             }
         }
         kept.into_values().collect()
+    }
+
+    /// Whether a mapping is known and does not run.
+    fn is_stopped(&self, mapping: &str) -> bool {
+        self.lanes.values().any(|lane| lane.name() == mapping && lane.handle.is_none())
     }
 
     /// Whether a running lane can do what a decision asks for.
@@ -216,6 +224,7 @@ impl Pump {
             stored.generation += 1;
         }
         stored.accepted = self.ledger.position(id);
+        stored.since = Some(self.ledger.processed());
         stored.purge |= purge;
         let (stored, is_read) = (stored.clone(), rebuild.is_some() && lane.planned.needs_backfill());
         info!(

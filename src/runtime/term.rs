@@ -394,7 +394,7 @@ fn assemble(
         context: plan::ReloadContext {
             config: Arc::clone(config),
             sinks: Arc::clone(&context.sinks),
-            dev: false,
+            dev: config.plugins.dev,
         },
         ledger,
         machine: Machine::new(machine_settings(config), source.installation.term.cast_unsigned(), baseline),

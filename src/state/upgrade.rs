@@ -118,6 +118,9 @@ const STEPS: &[&str] = &[
         known jsonb not null
     );
 ",
+    r"
+    alter table anabranch.mapping add column since pg_lsn;
+",
 ];
 
 /// Makes the schema, or brings it up to this program's version, in one transaction.

@@ -4,7 +4,9 @@
 
 mod calls;
 mod echo;
+mod frozen;
 mod guests;
 mod hostile;
 mod loading;
 mod rows;
+mod shape;
