@@ -6,5 +6,8 @@ mod calls;
 mod echo;
 mod guests;
 mod hostile;
+mod http;
 mod loading;
+#[path = "../support/receiver.rs"]
+mod receiver;
 mod rows;

@@ -3,7 +3,7 @@
 //   WIT_BINDGEN_DEBUG=1 cargo check -p anabranch-sdk --features generate
 // and put the file that this writes (target/…/wit-bindgen-rust-macro-…/out/transform-plugin0.rs) below the
 // following line, which a test compares with wit/v1 (SHA-256 of its *.wit files in the order of their names):
-// wit 5aef5e22668357ea4708ef48ab9df8b1e2e1ca5a00c6954653c77eef8788ba3c
+// wit 041de5b27f614d4a4a7716b347b15ee0248480f0c0b30b4c31ebb3ab0f733ca4
 #[allow(dead_code, clippy::all)]
 pub mod anabranch {
     pub mod plugin {

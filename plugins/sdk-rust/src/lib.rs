@@ -45,9 +45,14 @@ mod batch;
 mod describe;
 mod failure;
 pub mod host;
+#[cfg(feature = "http")]
+pub mod http;
 mod json;
+pub mod metrics;
 mod msgpack;
+pub mod query;
 mod row;
+pub mod state;
 pub mod testing;
 mod text;
 mod value;
