@@ -68,6 +68,7 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
         ],
     ),
     ("plugins", &["dir", "cache_dir", "memory_limit", "call_deadline", "max_output", "instances"]),
+    ("plugins.<name>.grants", super::grants::KEYS),
     ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent", "statement_timeout"]),
     (
         "pipeline",
@@ -179,6 +180,16 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A list of texts.
+    pub(super) fn text_list(&mut self, key: &'static str, expected: &str) -> Vec<Text> {
+        let Some((at, value)) = self.take(key) else { return Vec::new() };
+        let DeValue::Array(items) = value else {
+            self.wrong_type(&at, expected, value);
+            return Vec::new();
+        };
+        self.texts_of(&at, items)
+    }
+
     /// A table of texts under names that are free.
     pub(super) fn texts(&mut self, key: &'static str) -> Vec<(String, Text)> {
         let Some(section) = self.table(key) else { return Vec::new() };
@@ -260,7 +271,7 @@ impl<'a> Section<'a> {
                 DeValue::Table(table) => {
                     Value::Table(Section::new(table, at.clone(), self.problems).remaining_values())
                 }
-                DeValue::Array(items) => self.text_list(&at, items),
+                DeValue::Array(items) => Value::List(self.texts_of(&at, items)),
                 other => Value::Other(kind_of(other)),
             };
             values.insert(key.to_owned(), Located { value, at });
@@ -268,7 +279,7 @@ impl<'a> Section<'a> {
         values
     }
 
-    fn text_list(&self, at: &At, items: &[Spanned<DeValue<'_>>]) -> Value {
+    fn texts_of(&self, at: &At, items: &[Spanned<DeValue<'_>>]) -> Vec<Text> {
         let mut texts = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let at = At { offset: Some(item.span().start), key: format!("{}[{index}]", at.key) };
@@ -277,7 +288,7 @@ impl<'a> Section<'a> {
                 other => self.wrong_type(&at, TEXT, other),
             }
         }
-        Value::List(texts)
+        texts
     }
 
     /// Complains about every key that was not asked for.

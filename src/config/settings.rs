@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     model::{EntityName, Secret},
-    plugin::{GuestLimits, HostSettings},
+    plugin::{GuestLimits, HostSettings, grants::Grants},
     postgres::ConnectSettings,
     sink::SinkSettings,
 };
@@ -107,6 +107,7 @@ impl PluginsSettings {
             max_output: self.limits.max_output,
             instances: self.limits.instances,
             named: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.limits.guest())).collect(),
+            grants: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.grants.clone())).collect(),
             ..HostSettings::default()
         }
     }
@@ -118,6 +119,7 @@ impl PluginsSettings {
             limits: self.limits.clone(),
             config: BTreeMap::new(),
             rederive_patch: true,
+            grants: Grants::default(),
             place: Place::default(),
         })
     }
@@ -164,6 +166,8 @@ pub struct PluginSettings {
     pub config: BTreeMap<String, Secret>,
     /// Whether a patch release rebuilds, as any other version does.
     pub rederive_patch: bool,
+    /// What it may use beside the log and its settings.
+    pub grants: Grants,
     pub(super) place: Place,
 }
 

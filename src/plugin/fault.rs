@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::limits::{LimitError, size};
+use super::{
+    grants::Ungranted,
+    limits::{LimitError, size},
+};
 use crate::model::{Failure, FailureClass, Lsn, Revision};
 
 /// A call failed as a whole: there are no outcomes.
@@ -73,6 +76,9 @@ pub enum FaultKind {
     /// The guest itself failed the batch.
     #[error("it failed the batch: {0}")]
     Guest(Failure),
+    /// What it wrote could not be kept.
+    #[error("what it wrote could not be kept: {0}")]
+    State(Failure),
     /// The guest reads a column that the table lacks.
     #[error(
         "it reads the column `{column}`, which the table does not have: the table has {table}. Rename it in one of them"
@@ -83,6 +89,9 @@ pub enum FaultKind {
         /// The columns that there are.
         table: String,
     },
+    /// It asks for what it is not granted.
+    #[error("it {0}")]
+    Ungranted(Ungranted),
     /// No instance could be made.
     #[error("no instance of it could be made: {0}")]
     Instantiate(String),
@@ -101,8 +110,9 @@ impl FaultKind {
             Self::OutcomeCount { .. } => "plugin-outcome-count",
             Self::ResultCount { .. } => "plugin-result-count",
             Self::BadReply { .. } => "plugin-reply",
-            Self::Guest(failure) => &failure.code,
+            Self::Guest(failure) | Self::State(failure) => &failure.code,
             Self::MissingColumn { .. } => "plugin-column",
+            Self::Ungranted(_) => "plugin-ungranted",
             Self::Instantiate(_) => "plugin-instantiate",
         }
     }
@@ -140,7 +150,10 @@ impl PluginFault {
         several
             && match self.kind() {
                 FaultKind::Guest(failure) => failure.class == FailureClass::Poison,
-                FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) => false,
+                FaultKind::State(failure) => failure.class == FailureClass::Poison,
+                FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) | FaultKind::Ungranted(_) => {
+                    false
+                }
                 _ => true,
             }
     }
@@ -149,8 +162,8 @@ impl PluginFault {
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self.kind() {
-            FaultKind::Guest(failure) => failure.class,
-            FaultKind::MissingColumn { .. } => FailureClass::Fatal,
+            FaultKind::Guest(failure) | FaultKind::State(failure) => failure.class,
+            FaultKind::MissingColumn { .. } | FaultKind::Ungranted(_) => FailureClass::Fatal,
             FaultKind::Instantiate(_) => FailureClass::Retry,
             _ => FailureClass::Poison,
         }

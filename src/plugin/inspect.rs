@@ -101,14 +101,14 @@ impl PluginHost {
     }
 
     fn look_inside(&self, path: &Path, bytes: &[u8], inspection: &mut Inspection) {
-        let Examined { exports, shape, described } = match self.examine(path, bytes) {
+        let Examined { component, shape, described } = match self.examine(path, bytes) {
             Ok(examined) => examined,
             Err(error) => {
                 inspection.verdict = error.to_string();
                 return;
             }
         };
-        drop((exports, shape));
+        drop((component, shape));
         let Description { name, version, encoding, tables, columns, raw, .. } = described.description.clone();
         let Description { destination, wants_deletes, names_ids, depends_on, .. } = described.description;
         inspection.loadable = true;

@@ -1,7 +1,7 @@
 //! From a file to a plugin that can be called.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -9,7 +9,10 @@ use std::{
 };
 
 use tracing::warn;
-use wasmtime::{Store, component::Component};
+use wasmtime::{
+    Store,
+    component::{Component, Linker},
+};
 
 use super::{
     PluginHost, Transform,
@@ -18,8 +21,9 @@ use super::{
     cache::CacheGuard,
     describe::{self, DescribeError, Described},
     engine::HostSettings,
+    grants::{Capability, Ungranted},
     guest::{GuestState, classify},
-    host::log::LogGate,
+    host::{call::Granted, http::HttpClient, log::LogGate},
     pool::{Instances, Pool},
     sink::{SinkConfig, SinkGuest},
 };
@@ -102,6 +106,16 @@ pub enum PluginError {
         /// The kind that it is.
         exports: &'static str,
     },
+    /// What it is granted cannot be used.
+    #[error("plugin {}: {problem}; see `[plugins.{name}.grants]`", path.display())]
+    Grant {
+        /// The file.
+        path: PathBuf,
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// Two files with one name.
     #[error("plugin {}: its name {name} is also that of {}; remove one of them", path.display(), other.display())]
     Duplicate {
@@ -128,6 +142,8 @@ pub struct Plugin {
 
 struct Shared {
     pool: Pool,
+    asks: BTreeSet<Capability>,
+    ungranted: Option<Ungranted>,
     settings: HostSettings,
     /// Whether it is a sink that can empty a destination.
     purges: bool,
@@ -159,6 +175,18 @@ impl Plugin {
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// What it asks for beside the log and its settings.
+    #[must_use]
+    pub fn asks(&self) -> &BTreeSet<Capability> {
+        &self.shared.asks
+    }
+
+    /// What it asks for and is not granted: then no instance of it is ever made.
+    #[must_use]
+    pub fn ungranted(&self) -> Option<&Ungranted> {
+        self.shared.ungranted.as_ref()
     }
 
     /// This plugin at work on an entity, with a mapping's settings.
@@ -200,9 +228,9 @@ impl Plugin {
     }
 }
 
-/// A component that was compiled, asked what it is, and found to fit.
+/// A component that was compiled and asked what it is, but not made ready to run.
 pub(super) struct Examined {
-    pub(super) exports: v1::Exports,
+    pub(super) component: Component,
     pub(super) shape: Shape,
     pub(super) described: Described,
 }
@@ -254,12 +282,31 @@ impl PluginHost {
     /// As there.
     pub fn load_blocking(&self, path: &Path) -> Result<Plugin, PluginError> {
         let bytes = read(path)?;
-        let Examined { exports, shape, described } = self.examine(path, &bytes)?;
+        let Examined { component, shape, described } = self.examine(path, &bytes)?;
         let description = described.description;
         if !described.unknown.is_empty() {
             let keys = described.unknown.join(", ");
             warn!(plugin = description.name, keys, "`describe` has keys that this host does not know");
         }
+        let grants = self.inner.settings.grants_of(&description.name);
+        let capabilities: BTreeSet<_> =
+            shape.capabilities.iter().copied().filter(|asked| !grants.has(*asked)).collect();
+        let ungranted =
+            (!capabilities.is_empty()).then(|| Ungranted { plugin: description.name.clone(), capabilities });
+        let purges = shape.exports_optional("purge");
+        let linker = match &ungranted {
+            None => self.granted_linker(&shape),
+            Some(_) => self.bare_linker(&component),
+        };
+        let ready = linker.and_then(|linker| linker.instantiate_pre(&component));
+        let exports = ready
+            .and_then(|ready| v1::prepare(ready, shape.kind, purges))
+            .map_err(|error| shape_error(path, &shape, &error))?;
+        let http = grants.http.clone().filter(|_| shape.capabilities.contains(&Capability::Http));
+        let http =
+            http.map(|grant| HttpClient::new(&description.name, grant)).transpose().map_err(|problem| {
+                PluginError::Grant { path: path.to_owned(), name: description.name.clone(), problem }
+            })?;
         let revision = Arc::new(Revision {
             name: description.name.clone(),
             version: description.version.clone(),
@@ -267,9 +314,11 @@ impl PluginHost {
             interface: shape.interface.clone(),
         });
         let settings = self.inner.settings.of(&description.name);
-        let pool = Pool::new(self.inner.engine.clone(), exports, Arc::clone(&revision), &settings);
-        let purges = shape.exports_optional("purge");
-        let shared = Arc::new(Shared { pool, settings, purges });
+        let granted = Granted { plugin: description.name.clone(), grants, encoding: description.encoding };
+        let pool = Pool::new(self.inner.engine.clone(), exports, Arc::clone(&revision), &settings)
+            .granting(Arc::new(granted), http.map(Arc::new))
+            .refusing(ungranted.clone());
+        let shared = Arc::new(Shared { pool, asks: shape.capabilities, ungranted, settings, purges });
         Ok(Plugin { revision, description: Arc::new(description), path: Arc::from(path), shared })
     }
 
@@ -290,24 +339,42 @@ impl PluginHost {
             let (said, exports) = (kind_word(said), kind_word(shape.kind));
             return Err(PluginError::Kind { path: path.to_owned(), said, exports });
         }
-        let purges = shape.exports_optional("purge");
-        let ready = self.inner.linker.instantiate_pre(&component);
-        let exports = ready
-            .and_then(|ready| v1::prepare(ready, shape.kind, purges))
-            .map_err(|error| shape_error(path, &shape, &error))?;
-        Ok(Examined { exports, shape, described })
+        if shape.kind == PluginKind::Sink {
+            let ready = self.bare_linker(&component).and_then(|linker| linker.instantiate_pre(&component));
+            let purges = shape.exports_optional("purge");
+            ready
+                .and_then(|ready| v1::prepare(ready, shape.kind, purges))
+                .map_err(|error| shape_error(path, &shape, &error))?;
+        }
+        Ok(Examined { component, shape, described })
+    }
+
+    /// What a guest gets that is granted all that it asks for.
+    pub(super) fn granted_linker(&self, shape: &Shape) -> wasmtime::Result<Linker<GuestState>> {
+        let mut linker = self.inner.linker.clone();
+        shape.capabilities.iter().try_for_each(|asked| v1::add_capability(&mut linker, *asked))?;
+        Ok(linker)
+    }
+
+    /// What a guest gets that is granted nothing: the rest is there and traps.
+    pub(super) fn bare_linker(&self, component: &Component) -> wasmtime::Result<Linker<GuestState>> {
+        let mut linker = self.inner.linker.clone();
+        linker.define_unknown_imports_as_traps(component)?;
+        Ok(linker)
     }
 
     /// Calls `describe` in a store without settings, log or anything else, on this thread.
     fn describe(&self, path: &Path, shape: &Shape, component: &Component) -> Result<String, PluginError> {
         let inner = &self.inner;
-        inner.linker.instantiate_pre(component).map_err(|error| shape_error(path, shape, &error))?;
+        let wrong = |error| shape_error(path, shape, &error);
+        let linker = self.bare_linker(component).map_err(wrong)?;
+        linker.instantiate_pre(component).map_err(wrong)?;
         let state = GuestState::new(inner.settings.most_memory(), Arc::default(), Arc::new(LogGate::new()));
         let mut store = Store::new(&inner.engine, state);
         store.limiter(|state| &mut state.limits);
         store.epoch_deadline_trap();
         store.set_epoch_deadline(Self::ticks(DESCRIBE_DEADLINE));
-        v1::describe(&mut store, component, &inner.linker).map_err(|error| {
+        v1::describe(&mut store, component, &linker).map_err(|error| {
             let problem = match classify(&error, DESCRIBE_DEADLINE) {
                 super::FaultKind::Deadline(limit) => format!("it did not return within {limit:?} (fixed)"),
                 other => other.to_string(),

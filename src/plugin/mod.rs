@@ -18,6 +18,7 @@ mod cache;
 mod describe;
 mod engine;
 mod fault;
+pub mod grants;
 mod guest;
 mod host;
 mod inspect;
@@ -32,6 +33,7 @@ pub mod watch;
 
 pub use engine::{GuestLimits, HostSettings, PluginHost};
 pub use fault::{FaultKind, PluginFault};
+pub use host::services;
 pub use inspect::Inspection;
 pub use load::{Plugin, PluginError, Scanned};
 pub use pool::Instances;

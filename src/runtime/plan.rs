@@ -18,7 +18,8 @@ use crate::{
 };
 
 use super::{
-    error::TermError, lane::Active, outlet::Outlets, recover, reload::PluginSet, source::Source, token::Token,
+    error::TermError, lane::Active, outlet::Outlets, recover, reload::PluginSet, serve::Server,
+    source::Source, token::Token,
 };
 
 /// A mapping as config and plugins want it.
@@ -88,8 +89,8 @@ pub(super) struct Planned {
 
 impl Planned {
     /// What its lane works with.
-    pub(super) fn active(&self, config: &Config, plugin: &Plugin) -> Active {
-        active(config, &self.mapping, self.stored.generation, plugin)
+    pub(super) fn active(&self, config: &Config, plugin: &Plugin, server: &Server) -> Active {
+        active(config, &self.mapping, self.stored.generation, plugin, server)
     }
 
     /// The stored run of its present generation.
@@ -103,10 +104,17 @@ impl Planned {
     }
 }
 
-pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin: &Plugin) -> Active {
+pub(super) fn active(
+    config: &Config,
+    mapping: &Mapping,
+    generation: i64,
+    plugin: &Plugin,
+    server: &Server,
+) -> Active {
     let settings = config.plugins.of(&mapping.transform).guest_config();
+    let services = server.of(&mapping.name, generation, plugin);
     Active {
-        transform: Arc::new(plugin.transform(&mapping.entity, settings)),
+        transform: Arc::new(plugin.transform(&mapping.entity, settings).with_services(services)),
         rules: DocumentRules {
             destination: mapping.destination.clone(),
             generation,
@@ -122,6 +130,7 @@ pub(super) struct ReloadContext {
     pub(super) config: Arc<Config>,
     pub(super) sinks: Arc<Outlets>,
     pub(super) dev: bool,
+    pub(super) server: Server,
 }
 
 /// The mappings that config and plugins come to.

@@ -43,6 +43,7 @@ use super::{
     requests::Requests,
     reread::Rereader,
     scribe::{Note, Scribe},
+    serve::Server,
     source::{self, Source},
     spool::{self, Trust},
     survey::Observer,
@@ -335,6 +336,8 @@ fn assemble(
     let metrics = Arc::clone(&context.metrics);
     let rereader = Rereader::new(context.settings.clone(), publication.to_owned(), timeout, metrics);
     let rereader = Arc::new(rereader);
+    let term = source.installation.term;
+    let server = Server::new(&context.settings, config, term, context.metrics.numbers());
     let mut ledger = Ledger::new(source.confirmed);
     let mut subscriptions = Subscriptions::default();
     let mut lanes = BTreeMap::new();
@@ -350,7 +353,7 @@ fn assemble(
             Verdict::Runs => {
                 ledger.attach(id, accepted);
                 subscriptions.add(planned.stored.entity.clone(), id);
-                Some(start_lane(context, plugins, id, &planned, &rereader, &lease, &events))
+                Some(start_lane(context, plugins, id, &planned, &rereader, &server, &lease, &events))
             }
             Verdict::Held { reason } => {
                 error!(
@@ -395,6 +398,7 @@ fn assemble(
             config: Arc::clone(config),
             sinks: Arc::clone(&context.sinks),
             dev: config.plugins.dev,
+            server,
         },
         ledger,
         machine: Machine::new(machine_settings(config), source.installation.term.cast_unsigned(), baseline),
@@ -427,6 +431,7 @@ fn start_lane(
     id: LaneId,
     planned: &Planned,
     rereader: &Arc<Rereader>,
+    server: &Server,
     lease: &Lease,
     events: &mpsc::UnboundedSender<LaneEvent>,
 ) -> LaneHandle {
@@ -446,7 +451,7 @@ fn start_lane(
         shares: planned.shares.clone(),
         metrics: context.metrics.mapping(&planned.stored.name, &planned.mapping.sink),
     };
-    let active = planned.active(config, &plugins.plugins[&planned.mapping.transform]);
+    let active = planned.active(config, &plugins.plugins[&planned.mapping.transform], server);
     LaneHandle::start(settings, active, events.clone(), CancellationToken::new())
 }
 

@@ -7,6 +7,9 @@ mod echo;
 mod frozen;
 mod guests;
 mod hostile;
+mod http;
 mod loading;
+#[path = "../support/receiver.rs"]
+mod receiver;
 mod rows;
 mod shape;

@@ -91,7 +91,8 @@ fn result(item: &Item<'_>) -> Delivered {
     };
     let (kind, reason) = match &outcome.error {
         Some(problem) => {
-            let cause = problem.caused_by.as_ref().map(|cause| format!(": {}", cause.reason)).unwrap_or_default();
+            let cause =
+                problem.caused_by.as_ref().map(|cause| format!(": {}", cause.reason)).unwrap_or_default();
             (&*problem.kind, format!("{}{cause}", problem.reason))
         }
         None => ("", String::new()),
@@ -108,7 +109,9 @@ fn result(item: &Item<'_>) -> Delivered {
         429 | 500..=599 => Err(Failure::retry(format!("http-{status}"), said)),
         401 | 403 => Err(Failure::fatal(
             format!("http-{status}"),
-            format!("{said}; the user that `[plugins.opensearch-sink.grants]` names needs the right to write to the index"),
+            format!(
+                "{said}; the user that `[plugins.opensearch-sink.grants]` names needs the right to write to the index"
+            ),
         )),
         404 => Err(Failure::fatal(
             "index-missing",
@@ -142,7 +145,9 @@ pub fn failed(answer: &Response) -> Option<Failure> {
         ),
         300..=399 => Failure::fatal(
             code,
-            format!("the server answered {status}, and redirects are not followed: set `url` to where it leads"),
+            format!(
+                "the server answered {status}, and redirects are not followed: set `url` to where it leads"
+            ),
         ),
         404 | 405 => Failure::fatal(
             code,
@@ -173,7 +178,8 @@ mod tests {
 
     fn read_with(status: u16, headers: &[(&str, &str)], body: &str, documents: usize) -> Answer {
         let request = Request { body: Vec::new(), documents: (0..documents).collect() };
-        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
+        let headers =
+            headers.iter().map(|(name, value)| ((*name).to_owned(), value.as_bytes().to_vec())).collect();
         read(&request, &Response { status, headers, body: body.as_bytes().to_vec() })
     }
 
@@ -216,7 +222,10 @@ mod tests {
             ]
         );
         let parsing = results[6].as_ref().unwrap_err();
-        assert!(parsing.message.contains("[price]") && parsing.message.contains("For input string"), "{parsing}");
+        assert!(
+            parsing.message.contains("[price]") && parsing.message.contains("For input string"),
+            "{parsing}"
+        );
     }
 
     #[test]
@@ -228,9 +237,16 @@ mod tests {
         let busy = failure(429, &[("Retry-After", "7")], "");
         assert_eq!((busy.class, busy.retry_after), (FailureClass::Retry, Some(Duration::from_secs(7))));
         assert_eq!(failure(503, &[], "").class, FailureClass::Retry);
-        let denied = failure(401, &[], r#"{"error":{"type":"security_exception","reason":"missing credentials"},"status":401}"#);
+        let denied = failure(
+            401,
+            &[],
+            r#"{"error":{"type":"security_exception","reason":"missing credentials"},"status":401}"#,
+        );
         assert_eq!(denied.class, FailureClass::Fatal);
-        assert!(denied.message.contains("missing credentials") && denied.message.contains("grants"), "{denied}");
+        assert!(
+            denied.message.contains("missing credentials") && denied.message.contains("grants"),
+            "{denied}"
+        );
         assert_eq!(failure(301, &[], "").class, FailureClass::Fatal);
         assert_eq!(failure(404, &[], "<html>").class, FailureClass::Fatal);
         assert_eq!(failure(400, &[], "").class, FailureClass::Poison);

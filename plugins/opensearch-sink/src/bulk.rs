@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use anabranch_sdk::{
     Failure,
-    sink::{Document, Delivered},
+    sink::{Delivered, Document},
 };
 
 /// The longest id that an index takes, in bytes.
@@ -37,7 +37,8 @@ pub fn index_name(prefix: &str, destination: &str) -> Result<String, Failure> {
     } else {
         return Ok(name);
     };
-    let message = format!("`{name}` cannot be an index: its name {problem}; set another `destination` in the [[map]]");
+    let message =
+        format!("`{name}` cannot be an index: its name {problem}; set another `destination` in the [[map]]");
     Err(Failure::fatal("index-name", message))
 }
 
@@ -80,7 +81,8 @@ fn push_string(out: &mut Vec<u8>, text: &str) {
 }
 
 fn push(out: &mut Vec<u8>, index: &str, document: &Document<'_>) {
-    let action: &[u8] = if document.body.is_some() { b"{\"index\":{\"_index\":" } else { b"{\"delete\":{\"_index\":" };
+    let action: &[u8] =
+        if document.body.is_some() { b"{\"index\":{\"_index\":" } else { b"{\"delete\":{\"_index\":" };
     out.extend_from_slice(action);
     push_string(out, index);
     out.extend_from_slice(b",\"_id\":");
@@ -158,7 +160,10 @@ mod tests {
         let documents: Vec<_> = (0..10).map(|_| document("d", "1", Some(&body))).collect();
         let mut results = vec![Ok(()); 10];
         let few = requests(&documents, 2..10, "", 450, &mut results).unwrap();
-        assert_eq!(few.iter().map(|request| request.documents.clone()).collect::<Vec<_>>(), [vec![2, 3, 4], vec![5, 6, 7], vec![8, 9]]);
+        assert_eq!(
+            few.iter().map(|request| request.documents.clone()).collect::<Vec<_>>(),
+            [vec![2, 3, 4], vec![5, 6, 7], vec![8, 9]]
+        );
         assert!(few.iter().all(|request| request.body.len() <= 450));
         let single = requests(&documents, 0..2, "", 10, &mut results).unwrap();
         assert_eq!(single.len(), 2, "larger than the bound, so alone");
@@ -176,7 +181,10 @@ mod tests {
         let mut results = vec![Ok(()); 4];
         let sent = requests(&documents, 0..4, "", 1 << 20, &mut results).unwrap();
         assert_eq!(sent[0].documents, [2]);
-        let codes: Vec<_> = results.iter().filter_map(|result| result.as_ref().err().map(|failure| failure.code.as_str())).collect();
+        let codes: Vec<_> = results
+            .iter()
+            .filter_map(|result| result.as_ref().err().map(|failure| failure.code.as_str()))
+            .collect();
         assert_eq!(codes, ["id-too-long", "no-object", "no-object"]);
     }
 

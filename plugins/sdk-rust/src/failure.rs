@@ -68,6 +68,18 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+impl From<crate::bindings::anabranch::plugin::types::Failure> for Failure {
+    fn from(failure: crate::bindings::anabranch::plugin::types::Failure) -> Self {
+        use crate::bindings::anabranch::plugin::types::FailureClass as Class;
+        let class = match failure.class {
+            Class::Retry => FailureClass::Retry,
+            Class::Poison => FailureClass::Poison,
+            Class::Fatal => FailureClass::Fatal,
+        };
+        Self { class, code: failure.code, message: failure.message, retry_after: None }
+    }
+}
+
 impl From<Failure> for crate::bindings::anabranch::plugin::types::Failure {
     fn from(failure: Failure) -> Self {
         use crate::bindings::anabranch::plugin::types::FailureClass as Class;

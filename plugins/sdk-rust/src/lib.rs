@@ -46,11 +46,16 @@ mod batch;
 mod describe;
 mod failure;
 pub mod host;
+#[cfg(feature = "http")]
+pub mod http;
 mod json;
+pub mod metrics;
 mod msgpack;
+pub mod query;
 mod row;
 #[cfg(feature = "sink")]
 pub mod sink;
+pub mod state;
 pub mod testing;
 mod text;
 mod value;

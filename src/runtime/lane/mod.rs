@@ -37,6 +37,7 @@ use super::{
     metrics::{LaneMetrics, Stage},
     outlet::Outlet,
     reread::Rereader,
+    serve::Server,
     token::{Advance, RunAdvance, RunToken, Token},
 };
 use delivering::deliver_loop;
@@ -233,10 +234,12 @@ impl LaneHandle {
     }
 
     /// Goes on with the same transform as another generation.
-    pub(super) fn regenerate(&self, generation: i64) {
+    pub(super) fn regenerate(&self, generation: i64, server: &Server) {
         self.active.send_modify(|active| {
             let mut next = Active::clone(active);
             next.rules.generation = generation;
+            let services = server.of(&self.shared.settings.mapping, generation, next.transform.plugin());
+            next.transform = Arc::new(next.transform.served_by(services));
             *active = Arc::new(next);
         });
     }

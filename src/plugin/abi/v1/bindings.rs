@@ -5,12 +5,21 @@ use wasmtime::{
     Store,
     component::{Component, HasSelf, InstancePre, Linker},
 };
+use wasmtime_wasi::{
+    clocks::{WasiClocks, WasiClocksCtxView},
+    p2::bindings::clocks::monotonic_clock,
+};
 
 use crate::{
-    model::{Failure, FailureClass, PluginKind},
+    model::{Failure, FailureClass, PluginKind, QueryStatement},
     plugin::{
+        grants::Capability,
         guest::GuestState,
-        host::log::{Level, Line},
+        host::{
+            call::Number,
+            log::{Level, Line},
+            services::Labels,
+        },
     },
 };
 
@@ -62,6 +71,29 @@ mod purging {
     });
 }
 
+/// What may be granted.
+#[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all, clippy::expect_used, clippy::unwrap_used)]
+#[allow(clippy::cast_possible_truncation, clippy::panic)]
+mod capabilities {
+    wasmtime::component::bindgen!({
+        inline: "
+            package anabranch:host;
+            world capabilities {
+                import anabranch:plugin/query@1.0.0;
+                import anabranch:plugin/state@1.0.0;
+                import anabranch:plugin/metrics@1.0.0;
+            }
+        ",
+        path: "wit/v1",
+        world: "anabranch:host/capabilities",
+        imports: {
+            "anabranch:plugin/query@1.0.0": async,
+            "anabranch:plugin/state@1.0.0": async,
+        },
+        with: { "anabranch:plugin/types@1.0.0": super::transform::anabranch::plugin::types },
+    });
+}
+
 /// What both worlds have, called without async: at load nothing else runs in the store.
 #[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all, clippy::expect_used, clippy::unwrap_used)]
 #[allow(clippy::cast_possible_truncation, clippy::panic)]
@@ -78,6 +110,7 @@ mod described {
     });
 }
 
+use capabilities::anabranch::plugin::{metrics, query, state};
 use transform::anabranch::plugin::{config, log, types};
 
 impl log::Host for GuestState {
@@ -103,9 +136,110 @@ impl config::Host for GuestState {
 
 impl types::Host for GuestState {}
 
-/// Offers all that is offered.
-pub(in crate::plugin) fn add_to_linker(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
+impl From<Failure> for types::Failure {
+    fn from(failure: Failure) -> Self {
+        let class = match failure.class {
+            FailureClass::Retry => types::FailureClass::Retry,
+            FailureClass::Poison => types::FailureClass::Poison,
+            FailureClass::Fatal => types::FailureClass::Fatal,
+        };
+        Self { class, code: failure.code, message: failure.message }
+    }
+}
+
+impl query::Host for GuestState {
+    async fn query(&mut self, statements: Vec<query::Statement>) -> Result<Vec<u8>, types::Failure> {
+        let statement =
+            |query::Statement { sql, parameters }: query::Statement| QueryStatement { sql, parameters };
+        let statements = statements.into_iter().map(statement).collect();
+        let answer = self.granted.query(&self.call, statements).await;
+        answer.map_err(|failure| self.told(Capability::Query, failure))
+    }
+}
+
+impl state::Host for GuestState {
+    async fn get(&mut self, keys: Vec<String>) -> Result<Vec<Option<Vec<u8>>>, types::Failure> {
+        let values = self.granted.state_get(&self.call, keys).await;
+        values.map_err(|failure| self.told(Capability::State, failure))
+    }
+
+    async fn set(&mut self, key: String, value: Vec<u8>) -> Result<(), types::Failure> {
+        let set = self.granted.state_set(&mut self.call, key, Some(value));
+        set.map_err(|failure| self.told(Capability::State, failure))
+    }
+
+    async fn delete(&mut self, key: String) -> Result<(), types::Failure> {
+        let set = self.granted.state_set(&mut self.call, key, None);
+        set.map_err(|failure| self.told(Capability::State, failure))
+    }
+
+    async fn keys(
+        &mut self,
+        prefix: String,
+        after: Option<String>,
+        limit: u32,
+    ) -> Result<Vec<String>, types::Failure> {
+        let keys = self.granted.state_keys(&self.call, &prefix, after.as_deref(), limit as usize).await;
+        keys.map_err(|failure| self.told(Capability::State, failure))
+    }
+}
+
+fn labels(labels: Vec<metrics::Label>) -> Labels {
+    labels.into_iter().map(|metrics::Label { name, value }| (name, value)).collect()
+}
+
+impl metrics::Host for GuestState {
+    fn count(&mut self, name: String, given: Vec<metrics::Label>, by: u64) -> Result<(), types::Failure> {
+        let done = self.granted.measure(&self.call, &name, labels(given), Number::Count(by));
+        done.map_err(|failure| self.told(Capability::Metrics, failure))
+    }
+
+    fn gauge(&mut self, name: String, given: Vec<metrics::Label>, value: f64) -> Result<(), types::Failure> {
+        let done = self.granted.measure(&self.call, &name, labels(given), Number::Gauge(value));
+        done.map_err(|failure| self.told(Capability::Metrics, failure))
+    }
+}
+
+impl GuestState {
+    /// Tells the log of what a guest was refused, and the guest why.
+    fn told(&self, capability: Capability, failure: Failure) -> types::Failure {
+        // What may work later was not refused.
+        if let Some(meter) =
+            self.call.services.meter.as_ref().filter(|_| failure.class != FailureClass::Retry)
+        {
+            meter.refused(capability);
+        }
+        if let Some(revision) = &self.revision {
+            let message = &format!("{capability} was refused or failed: {failure}");
+            let line = Line { revision, entity: &self.entity, lsn: self.lsn, level: Level::Warn, message };
+            self.log.write(line);
+        }
+        failure.into()
+    }
+}
+
+/// Offers what every guest gets.
+pub(in crate::plugin) fn add_always(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
     transform::TransformPlugin::add_to_linker::<_, HasSelf<_>>(linker, |state| state)
+}
+
+/// Offers a capability, to who is granted it.
+pub(in crate::plugin) fn add_capability(
+    linker: &mut Linker<GuestState>,
+    capability: Capability,
+) -> wasmtime::Result<()> {
+    match capability {
+        Capability::Http => {
+            wasmtime_wasi_io::add_to_linker_async(linker)?;
+            monotonic_clock::add_to_linker::<_, WasiClocks>(linker, |state: &mut GuestState| {
+                WasiClocksCtxView { ctx: &mut state.clocks, table: &mut state.handles }
+            })?;
+            wasmtime_wasi_http::p2::add_only_http_to_linker_async(linker)
+        }
+        Capability::Query => query::add_to_linker::<_, HasSelf<_>>(linker, |state| state),
+        Capability::State => state::add_to_linker::<_, HasSelf<_>>(linker, |state| state),
+        Capability::Metrics => metrics::add_to_linker::<_, HasSelf<_>>(linker, |state| state),
+    }
 }
 
 /// Calls `describe`, on this thread. The store has its limits set.
