@@ -290,7 +290,8 @@ impl SinkGuest {
 /// may be quick the next time. What it does by itself it does again.
 fn class(kind: &FaultKind) -> FailureClass {
     match kind {
-        FaultKind::Guest(failure) => failure.class,
+        FaultKind::Guest(failure) | FaultKind::State(failure) => failure.class,
+        FaultKind::Ungranted(_) => FailureClass::Fatal,
         FaultKind::Deadline(_) | FaultKind::Instantiate(_) => FailureClass::Retry,
         _ => FailureClass::Poison,
     }
