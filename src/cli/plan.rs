@@ -76,7 +76,11 @@ fn wanted(config: &Config, plugins: &Plugins, mappings: &Mappings) -> Vec<Wanted
     let with_plugin = mappings.mappings.iter().filter_map(|mapping| {
         let plugin = plugins.named(&mapping.transform)?;
         let kind = config.sinks.get(&mapping.sink)?.kind();
-        Some(mapping.wanted(plugin.revision(), plugin.description(), kind))
+        let sink_plugin = match config.sink_plugin(&mapping.sink) {
+            Some(name) => Some(&**plugins.named(name)?.revision()),
+            None => None,
+        };
+        Some(mapping.wanted(plugin.revision(), plugin.description(), kind, sink_plugin))
     });
     with_plugin.collect()
 }

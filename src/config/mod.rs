@@ -8,6 +8,7 @@
 mod endpoints;
 mod error;
 mod file;
+mod grants;
 mod mapping;
 mod resolve;
 mod secret;

@@ -13,7 +13,10 @@ use crate::model::{EntityName, Secret};
 
 use super::{
     error::{At, ConfigError, Problems, did_you_mean, listed},
-    file::{BackfillTable, File, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable, PluginsTable},
+    file::{
+        BackfillTable, File, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable, PluginsTable,
+        SinkTable,
+    },
     secret::{ReferenceError, References},
     section::{Located, Text},
     settings::{
@@ -48,6 +51,8 @@ pub(super) fn resolve(
     let source = resolver.source(&file.source);
     let plugins = resolver.plugins(&file.plugins);
     let sinks = resolver.sinks(file);
+    let place = |table: &SinkTable| (table.name.value.clone(), resolver.place(&table.at));
+    let sink_places = file.sinks.iter().map(place).collect();
     let maps = resolver.maps(file);
     let backfill = resolver.backfill(&file.backfill);
     let pipeline = resolver.pipeline(&file.pipeline);
@@ -57,7 +62,19 @@ pub(super) fn resolve(
     match (problems.into_error(path, text), source) {
         (None, Some(source)) => {
             let file = path.to_owned();
-            Ok(Config { file, source, plugins, sinks, maps, backfill, pipeline, http, traces, log })
+            Ok(Config {
+                file,
+                source,
+                plugins,
+                sinks,
+                sink_places,
+                maps,
+                backfill,
+                pipeline,
+                http,
+                traces,
+                log,
+            })
         }
         (Some(error), _) => Err(error),
         (None, None) => Err(ConfigError::whole(path, "[source] cannot be used")),
@@ -101,7 +118,7 @@ impl Resolver<'_> {
         Some(secret)
     }
 
-    fn secret_or_empty(&self, typed: &Text) -> Option<Secret> {
+    pub(super) fn secret_or_empty(&self, typed: &Text) -> Option<Secret> {
         self.followed(&typed.at, self.references.secret(&typed.value))
     }
 
@@ -277,6 +294,7 @@ impl Resolver<'_> {
             limits: self.limits(&table.limits, default),
             config: table.config.iter().filter_map(entry).collect(),
             rederive_patch: table.rederive_patch.as_ref().is_none_or(|typed| typed.value),
+            grants: self.grants(&table.grants),
             place: self.place(&table.name.at),
         };
         (table.name.value.clone(), settings)

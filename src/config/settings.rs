@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     model::{EntityName, Secret},
-    plugin::{GuestLimits, HostSettings},
+    plugin::{GuestLimits, HostSettings, grants::Grants},
     postgres::ConnectSettings,
     sink::SinkSettings,
 };
@@ -28,6 +28,7 @@ pub struct Config {
     pub plugins: PluginsSettings,
     /// The `[sink.<name>]` tables by name; at least one.
     pub sinks: BTreeMap<String, SinkSettings>,
+    pub(super) sink_places: BTreeMap<String, Place>,
     /// The `[[map]]` entries in their order; what they leave out is completed by
     /// [`resolve_mappings`](super::resolve_mappings).
     pub maps: Vec<MapEntry>,
@@ -41,6 +42,17 @@ pub struct Config {
     pub traces: TracesSettings,
     /// `[log]`
     pub log: LogSettings,
+}
+
+impl Config {
+    /// The name of the plugin that a sink is; none where it is built in.
+    #[must_use]
+    pub fn sink_plugin(&self, sink: &str) -> Option<&str> {
+        match self.sinks.get(sink)? {
+            SinkSettings::Plugin(settings) => Some(&settings.plugin),
+            _ => None,
+        }
+    }
 }
 
 /// `[source]`: the database and how to listen to it.
@@ -100,6 +112,7 @@ impl PluginsSettings {
             max_documents: self.limits.max_documents,
             log_lines: self.limits.log_lines,
             named: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.limits.guest())).collect(),
+            grants: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.grants.clone())).collect(),
             ..HostSettings::default()
         }
     }
@@ -111,6 +124,7 @@ impl PluginsSettings {
             limits: self.limits.clone(),
             config: BTreeMap::new(),
             rederive_patch: true,
+            grants: Grants::default(),
             place: Place::default(),
         })
     }
@@ -163,6 +177,8 @@ pub struct PluginSettings {
     pub config: BTreeMap<String, Secret>,
     /// Whether a patch release rebuilds, as any other version does.
     pub rederive_patch: bool,
+    /// What it may use beside the log and its settings.
+    pub grants: Grants,
     pub(super) place: Place,
 }
 

@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::limits::{LimitError, size};
+use super::{
+    grants::Ungranted,
+    limits::{LimitError, size},
+};
 use crate::model::{Failure, FailureClass, Lsn, Revision};
 
 /// A call failed as a whole: there are no outcomes.
@@ -61,6 +64,14 @@ pub enum FaultKind {
         /// How many outcomes came back.
         outcomes: usize,
     },
+    /// Not one result for each document.
+    #[error("it answered {documents} documents with {results} results; there must be one for each, in order")]
+    ResultCount {
+        /// How many documents were sent.
+        documents: usize,
+        /// How many results came back.
+        results: usize,
+    },
     /// The reply is not of the shape of the payload page.
     #[error("its reply cannot be read, at byte {at}: {problem}; see wit/v1/payload-{encoding}.md")]
     BadReply {
@@ -74,6 +85,9 @@ pub enum FaultKind {
     /// The guest itself failed the batch.
     #[error("it failed the batch: {0}")]
     Guest(Failure),
+    /// What it wrote could not be kept.
+    #[error("what it wrote could not be kept: {0}")]
+    State(Failure),
     /// The guest reads a column that the table lacks.
     #[error(
         "it reads the column `{column}`, which the table does not have: the table has {table}. Rename it in one of them"
@@ -84,9 +98,33 @@ pub enum FaultKind {
         /// The columns that there are.
         table: String,
     },
+    /// It asks for what it is not granted.
+    #[error("it {0}")]
+    Ungranted(Ungranted),
     /// No instance could be made.
     #[error("no instance of it could be made: {0}")]
     Instantiate(String),
+}
+
+impl FaultKind {
+    /// A short stable word for programs.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Trap(_) => "plugin-trap",
+            Self::Stack(_) => "plugin-stack",
+            Self::Deadline(_) => "plugin-deadline",
+            Self::Memory(_) => "plugin-memory",
+            Self::OutputTooLarge { .. } => "plugin-output",
+            Self::OutcomeCount { .. } => "plugin-outcome-count",
+            Self::ResultCount { .. } => "plugin-result-count",
+            Self::BadReply { .. } => "plugin-reply",
+            Self::Guest(failure) | Self::State(failure) => &failure.code,
+            Self::MissingColumn { .. } => "plugin-column",
+            Self::Ungranted(_) => "plugin-ungranted",
+            Self::Instantiate(_) => "plugin-instantiate",
+        }
+    }
 }
 
 impl PluginFault {
@@ -121,8 +159,15 @@ impl PluginFault {
         several
             && match self.kind() {
                 FaultKind::Guest(failure) => failure.class == FailureClass::Poison,
+<<<<<<< HEAD
                 FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) => false,
                 FaultKind::Memory(LimitError::Total { .. }) => false,
+=======
+                FaultKind::State(failure) => failure.class == FailureClass::Poison,
+                FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) | FaultKind::Ungranted(_) => {
+                    false
+                }
+>>>>>>> h-sinks
                 _ => true,
             }
     }
@@ -131,9 +176,15 @@ impl PluginFault {
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self.kind() {
+<<<<<<< HEAD
             FaultKind::Guest(failure) => failure.class,
             FaultKind::MissingColumn { .. } => FailureClass::Fatal,
             FaultKind::Instantiate(_) | FaultKind::Memory(LimitError::Total { .. }) => FailureClass::Retry,
+=======
+            FaultKind::Guest(failure) | FaultKind::State(failure) => failure.class,
+            FaultKind::MissingColumn { .. } | FaultKind::Ungranted(_) => FailureClass::Fatal,
+            FaultKind::Instantiate(_) => FailureClass::Retry,
+>>>>>>> h-sinks
             _ => FailureClass::Poison,
         }
     }
@@ -141,6 +192,7 @@ impl PluginFault {
     /// A short stable word for programs.
     #[must_use]
     pub fn code(&self) -> &str {
+<<<<<<< HEAD
         match self.kind() {
             FaultKind::Trap(_) => "plugin-trap",
             FaultKind::Stack(_) => "plugin-stack",
@@ -155,6 +207,9 @@ impl PluginFault {
             FaultKind::MissingColumn { .. } => "plugin-column",
             FaultKind::Instantiate(_) => "plugin-instantiate",
         }
+=======
+        self.kind().code()
+>>>>>>> h-sinks
     }
 
     /// The same as a [`Failure`], for the policies that all failures share.

@@ -15,9 +15,14 @@ use super::{
     abi::v1::Exports,
     engine::HostSettings,
     fault::FaultKind,
+    grants::Ungranted,
     guest::{Guest, GuestState},
+<<<<<<< HEAD
     host::{config::Settings, log::LogGate},
     limits::{Budget, Idle, Limits},
+=======
+    host::{call::Granted, config::Settings, http::HttpClient, log::LogGate},
+>>>>>>> h-sinks
 };
 use crate::model::Revision;
 
@@ -54,6 +59,9 @@ pub(super) struct Pool {
     exports: Exports,
     revision: Arc<Revision>,
     log: Arc<LogGate>,
+    granted: Arc<Granted>,
+    http: Option<Arc<HttpClient>>,
+    ungranted: Option<Ungranted>,
     running: Semaphore,
     idle: Arc<IdleGuests>,
     instances: usize,
@@ -79,7 +87,14 @@ impl Pool {
             engine,
             exports,
             revision,
+<<<<<<< HEAD
             log: Arc::new(LogGate::new(settings.log_lines)),
+=======
+            log: Arc::new(LogGate::new()),
+            granted: Granted::nothing(),
+            http: None,
+            ungranted: None,
+>>>>>>> h-sinks
             running: Semaphore::new(settings.instances.max(1)),
             idle,
             instances: settings.instances.max(1),
@@ -92,12 +107,32 @@ impl Pool {
         }
     }
 
+    /// Lets instances do what is granted.
+    pub(super) fn granting(mut self, granted: Arc<Granted>, http: Option<Arc<HttpClient>>) -> Self {
+        (self.granted, self.http) = (granted, http);
+        self
+    }
+
+    /// What instances are granted.
+    pub(super) fn granted(&self) -> &Granted {
+        &self.granted
+    }
+
+    /// Makes no instance, where something is not granted.
+    pub(super) fn refusing(mut self, ungranted: Option<Ungranted>) -> Self {
+        self.ungranted = ungranted;
+        self
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<Guest>> {
         self.idle.guests()
     }
 
     /// Waits for a place and takes an instance that served these settings, or makes one.
     pub(super) async fn lease(&self, settings: &Settings) -> Result<Lease<'_>, FaultKind> {
+        if let Some(ungranted) = &self.ungranted {
+            return Err(FaultKind::Ungranted(ungranted.clone()));
+        }
         // The semaphore is never closed.
         let permit =
             self.running.acquire().await.map_err(|error| FaultKind::Instantiate(error.to_string()))?;
@@ -105,9 +140,14 @@ impl Pool {
         let guest = match found {
             Some(guest) => guest,
             None => {
+<<<<<<< HEAD
                 let limits = Limits::new(self.memory_limit, &self.budget);
                 let state = GuestState::new(limits, Arc::clone(settings), Arc::clone(&self.log))
                     .with_revision(Arc::clone(&self.revision));
+=======
+                let state = GuestState::new(self.memory_limit, Arc::clone(settings), Arc::clone(&self.log))
+                    .with_revision(Arc::clone(&self.revision), Arc::clone(&self.granted), self.http.clone());
+>>>>>>> h-sinks
                 Guest::new(&self.engine, &self.exports, state, self.deadline).await?
             }
         };

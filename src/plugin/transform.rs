@@ -9,11 +9,16 @@ use super::{
     Plugin,
     abi::v1::{Answers, Projection, ReplyLimits, ReplyProblem, Request, read_reply},
     fault::{FaultKind, PluginFault},
-    host::config::Settings,
+    grants::Capability,
+    host::{
+        call::Call,
+        config::Settings,
+        services::{Services, Writes},
+    },
 };
 use crate::model::{
-    Change, ChangeBatch, Description, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Outcome,
-    Outcomes, Relation, Revision,
+    Change, ChangeBatch, Description, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Origin,
+    Outcome, Outcomes, Relation, Revision,
 };
 
 /// Culprits after which a batch is given up: the plugin, not a change, is broken.
@@ -25,6 +30,7 @@ pub struct Transform {
     plugin: Plugin,
     entity: Arc<str>,
     settings: Settings,
+    services: Services,
     /// The columns for the relation that was seen last.
     projection: Mutex<Option<(Arc<Relation>, Arc<Projection>)>>,
     buffers: Mutex<Vec<Buffers>>,
@@ -53,9 +59,35 @@ impl Transform {
             plugin,
             entity: Arc::from(entity.to_string()),
             settings: Arc::new(settings),
+            services: Services::default(),
             projection: Mutex::default(),
             buffers: Mutex::default(),
         }
+    }
+
+    /// The same, served by a runtime.
+    #[must_use]
+    pub fn with_services(self, services: Services) -> Self {
+        Self { services, ..self }
+    }
+
+    /// The same work, served otherwise.
+    #[must_use]
+    pub fn served_by(&self, services: Services) -> Self {
+        Self {
+            plugin: self.plugin.clone(),
+            entity: Arc::clone(&self.entity),
+            settings: Arc::clone(&self.settings),
+            services,
+            projection: Mutex::default(),
+            buffers: Mutex::default(),
+        }
+    }
+
+    /// What it is served with.
+    #[must_use]
+    pub fn services(&self) -> &Services {
+        &self.services
     }
 
     /// The plugin.
@@ -76,10 +108,11 @@ impl Transform {
         self.plugin.description()
     }
 
-    /// How many calls may run at once.
+    /// How many calls may run at once: one, where what a call writes is for the next to read.
     #[must_use]
     pub fn at_once(&self) -> usize {
-        self.plugin.settings().instances.max(1)
+        let keeps = self.plugin.asks().contains(&Capability::State);
+        if keeps { 1 } else { self.plugin.settings().instances.max(1) }
     }
 
     /// Answers the changes at `selection` (indexes into the batch's changes, ascending): one outcome for each,
@@ -188,13 +221,16 @@ impl Transform {
             return Ok(written.to);
         }
         let to = written.to;
-        let reply =
-            self.exchange(&buffers.request, position_of(from)).await.map_err(|kind| fault(to, kind))?;
+        let call = self.call_of(batch, &selection[from..to]);
+        let exchanged = self.exchange(&buffers.request, position_of(from), call).await;
+        let (reply, writes) = exchanged.map_err(|kind| fault(to, kind))?;
         let settings = self.plugin.settings();
         let limits = ReplyLimits { bytes: settings.max_output, documents: settings.max_documents };
         let mut answers = Answers::new(outcomes, limits, written.sent, written.host);
         read_reply(self.encoding(), reply, &mut answers)
             .map_err(|problem| fault(to, self.reply_fault(problem, written.sent)))?;
+        let kept = self.plugin.pool().granted().keep(&self.services, writes).await;
+        kept.map_err(|failure| fault(to, FaultKind::State(failure)))?;
         Ok(to)
     }
 
@@ -217,12 +253,25 @@ impl Transform {
         }
     }
 
-    async fn exchange(&self, request: &[u8], lsn: Lsn) -> Result<Vec<u8>, FaultKind> {
+    /// What host functions know of a call about these changes.
+    fn call_of(&self, batch: &ChangeBatch, selection: &[u32]) -> Call {
+        let mut sees = Vec::new();
+        // A backfill's rows are of an earlier snapshot, which sees no more than a later one.
+        if batch.origin == Origin::Stream && self.plugin.asks().contains(&Capability::Query) {
+            sees.extend(selection.iter().map(|&at| batch.transaction(&batch.changes[at as usize]).xid));
+            sees.dedup();
+        }
+        Call { services: self.services.clone(), sees, ..Call::default() }
+    }
+
+    /// One call, and what it wrote.
+    async fn exchange(&self, request: &[u8], lsn: Lsn, call: Call) -> Result<(Vec<u8>, Writes), FaultKind> {
         let mut lease = self.plugin.pool().lease(&self.settings).await?;
         let deadline = self.plugin.settings().call_deadline;
-        let reply = lease.guest.transform(&self.entity, lsn, request, deadline).await?;
+        let reply = lease.guest.transform(&self.entity, lsn, call, request, deadline).await?;
+        let writes = lease.guest.take_writes();
         lease.give_back();
-        reply.map_err(FaultKind::Guest)
+        reply.map(|reply| (reply, writes)).map_err(FaultKind::Guest)
     }
 
     fn projection(&self, relation: &Arc<Relation>) -> Result<Arc<Projection>, FaultKind> {

@@ -153,7 +153,7 @@ impl Pump {
             lane.planned.stored.purge |= purge;
             lane.planned.stored.accepted = self.ledger.position(lane.id);
             if let Some(handle) = &lane.handle {
-                handle.regenerate(lane.planned.stored.generation);
+                handle.regenerate(lane.planned.stored.generation, &self.context.server);
             }
         }
         let spec = self.branch.run_for(&mut self.lanes, &running, &self.ledger);

@@ -22,7 +22,7 @@ use crate::{
     model::{ChangeBatch, FailureClass, Operation},
 };
 
-use super::{gauges::Gauges, health::Health};
+use super::{gauges::Gauges, health::Health, numbers::Numbers};
 
 /// Upper ends of the buckets of times, in seconds. Few, for there are two sets for each mapping.
 const BUCKETS: [f64; 9] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0];
@@ -182,6 +182,7 @@ pub(super) struct Metrics {
     failures: Family<Failed, Counter>,
     reread: Family<Table, Counter>,
     backfills: Backfills,
+    numbers: Numbers,
     /// The mappings and tables that have series.
     known: Mutex<(BTreeSet<Target>, BTreeSet<Table>)>,
 }
@@ -202,6 +203,7 @@ impl Metrics {
             failures: Family::default(),
             reread: Family::default(),
             backfills: Backfills::default(),
+            numbers: Numbers::default(),
             known: Mutex::default(),
         };
         metrics.register_stream();
@@ -209,6 +211,7 @@ impl Metrics {
         metrics.register_mappings();
         metrics.register_backfills();
         metrics.registry.register_collector(Box::new(Gauges::new(Arc::clone(health))));
+        metrics.registry.register_collector(Box::new(metrics.numbers.clone()));
         metrics
     }
 
@@ -357,6 +360,11 @@ impl Metrics {
         self.reread.get_or_create(&Table { entity: Label::from(entity) }).inc_by(rows as u64);
     }
 
+    /// What guests tell.
+    pub(super) fn numbers(&self) -> Numbers {
+        self.numbers.clone()
+    }
+
     // --- mappings -------------------------------------------------------------------------------------
 
     /// The counters of a mapping.
@@ -374,6 +382,7 @@ impl Metrics {
             tables.insert(Table { entity: Label::from(entity) });
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.numbers.know(&targets.iter().map(|target| &*target.mapping).collect());
         known.0.difference(&targets).for_each(|gone| self.forget_target(gone));
         known.1.difference(&tables).for_each(|gone| self.forget_table(gone));
         *known = (targets, tables);

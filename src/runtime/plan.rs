@@ -17,7 +17,10 @@ use crate::{
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
 };
 
-use super::{error::TermError, lane::Active, recover, reload::PluginSet, source::Source, token::Token};
+use super::{
+    error::TermError, lane::Active, outlet::Outlets, recover, reload::PluginSet, serve::Server,
+    source::Source, token::Token,
+};
 
 /// A mapping as config and plugins want it.
 #[derive(Clone, Debug)]
@@ -86,8 +89,8 @@ pub(super) struct Planned {
 
 impl Planned {
     /// What its lane works with.
-    pub(super) fn active(&self, config: &Config, plugin: &Plugin) -> Active {
-        active(config, &self.mapping, self.stored.generation, plugin)
+    pub(super) fn active(&self, config: &Config, plugin: &Plugin, server: &Server) -> Active {
+        active(config, &self.mapping, self.stored.generation, plugin, server)
     }
 
     /// The stored run of its present generation.
@@ -101,10 +104,17 @@ impl Planned {
     }
 }
 
-pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin: &Plugin) -> Active {
+pub(super) fn active(
+    config: &Config,
+    mapping: &Mapping,
+    generation: i64,
+    plugin: &Plugin,
+    server: &Server,
+) -> Active {
     let settings = config.plugins.of(&mapping.transform).guest_config();
+    let services = server.of(&mapping.name, generation, plugin);
     Active {
-        transform: Arc::new(plugin.transform(&mapping.entity, settings)),
+        transform: Arc::new(plugin.transform(&mapping.entity, settings).with_services(services)),
         rules: DocumentRules {
             destination: mapping.destination.clone(),
             generation,
@@ -118,7 +128,9 @@ pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin
 #[derive(Clone, Debug)]
 pub(super) struct ReloadContext {
     pub(super) config: Arc<Config>,
+    pub(super) sinks: Arc<Outlets>,
     pub(super) dev: bool,
+    pub(super) server: Server,
 }
 
 /// The mappings that config and plugins come to.
@@ -135,9 +147,15 @@ pub fn wanted(
     }
     let complete = |mapping: Mapping| {
         let plugin = plugins.named(&mapping.transform)?;
-        let stopped = plugins.why_stopped(&mapping.transform);
         let kind = config.sinks.get(&mapping.sink)?.kind();
-        let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind);
+        let sink_name = config.sink_plugin(&mapping.sink);
+        let stopped = plugins.why_stopped(&mapping.transform);
+        let stopped = stopped.or_else(|| plugins.why_stopped(sink_name?));
+        let sink_plugin = match sink_name {
+            Some(name) => Some(&**plugins.named(name)?.revision()),
+            None => None,
+        };
+        let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind, sink_plugin);
         let (names_ids, columns) = (plugin.description().names_ids, plugin.description().columns.clone());
         Some(WantedMapping { mapping, rollout, names_ids, columns, stopped })
     };

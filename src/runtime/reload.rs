@@ -61,6 +61,13 @@ impl PluginSet {
         set
     }
 
+    /// The same set with another revision of a plugin.
+    pub(super) fn with(&self, plugin: &Plugin) -> Self {
+        let mut set = self.clone();
+        set.plugins.insert(plugin.revision().name.clone(), plugin.clone());
+        set
+    }
+
     /// A plugin by its name, whether its file is still there or not.
     pub(super) fn named(&self, name: &str) -> Option<&Plugin> {
         self.plugins.get(name).or_else(|| self.removed.get(name))

@@ -33,7 +33,7 @@ use super::{
     lane::{LaneEvent, LaneHandle, LaneSettings},
     lookout::Lookout,
     metrics::Metrics,
-    outlet::Outlet,
+    outlet::Outlets,
     plan::{self, Planned, Verdict},
     pump::{Probe, Pump, PumpSettings, Saving, Stopped},
     readers::{Readers, Reading},
@@ -43,6 +43,7 @@ use super::{
     requests::Requests,
     reread::Rereader,
     scribe::{Note, Scribe},
+    serve::Server,
     source::{self, Source},
     spool::{self, Trust},
     survey::Observer,
@@ -62,7 +63,7 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) struct Context {
     pub(super) config: Arc<Config>,
     pub(super) settings: ConnectSettings,
-    pub(super) sinks: BTreeMap<String, Arc<Outlet>>,
+    pub(super) sinks: Arc<Outlets>,
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) background: Background,
@@ -335,6 +336,8 @@ fn assemble(
     let metrics = Arc::clone(&context.metrics);
     let rereader = Rereader::new(context.settings.clone(), publication.to_owned(), timeout, metrics);
     let rereader = Arc::new(rereader);
+    let term = source.installation.term;
+    let server = Server::new(&context.settings, config, term, context.metrics.numbers());
     let mut ledger = Ledger::new(source.confirmed);
     let mut subscriptions = Subscriptions::default();
     let mut lanes = BTreeMap::new();
@@ -350,7 +353,7 @@ fn assemble(
             Verdict::Runs => {
                 ledger.attach(id, accepted);
                 subscriptions.add(planned.stored.entity.clone(), id);
-                Some(start_lane(context, plugins, id, &planned, &rereader, &lease, &events))
+                Some(start_lane(context, plugins, id, &planned, &rereader, &server, &lease, &events))
             }
             Verdict::Held { reason } => {
                 error!(
@@ -391,7 +394,12 @@ fn assemble(
     let requests = Requests::start(context.settings.clone(), config.source.slot.clone(), mappings.collect());
     Pump {
         settings: pump_settings(config),
-        context: plan::ReloadContext { config: Arc::clone(config), dev: config.plugins.dev },
+        context: plan::ReloadContext {
+            config: Arc::clone(config),
+            sinks: Arc::clone(&context.sinks),
+            dev: config.plugins.dev,
+            server,
+        },
         ledger,
         machine: Machine::new(machine_settings(config), source.installation.term.cast_unsigned(), baseline),
         branch: Branch::new(readers, reads, Arc::clone(&context.metrics)),
@@ -423,6 +431,7 @@ fn start_lane(
     id: LaneId,
     planned: &Planned,
     rereader: &Arc<Rereader>,
+    server: &Server,
     lease: &Lease,
     events: &mpsc::UnboundedSender<LaneEvent>,
 ) -> LaneHandle {
@@ -442,7 +451,7 @@ fn start_lane(
         shares: planned.shares.clone(),
         metrics: context.metrics.mapping(&planned.stored.name, &planned.mapping.sink),
     };
-    let active = planned.active(config, &plugins.plugins[&planned.mapping.transform]);
+    let active = planned.active(config, &plugins.plugins[&planned.mapping.transform], server);
     LaneHandle::start(settings, active, events.clone(), CancellationToken::new())
 }
 

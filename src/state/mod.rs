@@ -7,6 +7,7 @@
 
 mod control;
 mod error;
+mod guest;
 mod mapping;
 mod partitions;
 mod request;
@@ -17,6 +18,7 @@ mod upgrade;
 
 pub use control::StoredControl;
 pub use error::StateError;
+pub use guest::GuestWrite;
 pub use mapping::{MappingStatus, StoredMapping};
 pub use partitions::StoredPartition;
 pub use request::{Asked, CHANNEL, PendingRequest, StoredRequest, StoredRunState, Target, Withdrawn};

@@ -121,6 +121,16 @@ const STEPS: &[&str] = &[
     r"
     alter table anabranch.mapping add column since pg_lsn;
 ",
+    r#"
+    create table anabranch.guest_state (
+        installation text not null,
+        mapping text not null,
+        generation bigint not null,
+        key text collate "C" not null,
+        value bytea not null,
+        primary key (installation, mapping, generation, key)
+    );
+"#,
 ];
 
 /// Makes the schema, or brings it up to this program's version, in one transaction.

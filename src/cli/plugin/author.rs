@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 use crate::{
     author::{Answer, Step},
     config::Config,
-    model::{ChangeBatch, Description, EntityName, Failure, document_id},
+    model::{ChangeBatch, Description, EntityName, Failure, PluginKind, document_id},
     plugin::{
         HostSettings, Plugin, PluginHost,
         build::{self, BuildOptions},
@@ -103,8 +103,16 @@ impl Component {
         Ok(Self { path: built.path, _folder: Some(folder) })
     }
 
+    /// Loads it; only transforms can be tried with rows.
     pub(super) fn load(&self, host: &PluginHost) -> anyhow::Result<Plugin> {
-        Ok(host.load_blocking(&self.path)?)
+        let plugin = host.load_blocking(&self.path)?;
+        if plugin.description().kind == PluginKind::Sink {
+            let (path, revision) = (self.path.display(), plugin.revision());
+            anyhow::bail!(
+                "{path}: {revision} is a sink, and rows are for transforms; a sink is tested by its unit tests"
+            );
+        }
+        Ok(plugin)
     }
 }
 

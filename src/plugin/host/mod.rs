@@ -1,4 +1,9 @@
 //! What guests are offered: one file a capability.
 
+mod address;
+pub(super) mod call;
 pub(super) mod config;
+pub(super) mod http;
 pub(super) mod log;
+pub mod services;
+mod tls;

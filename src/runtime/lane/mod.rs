@@ -37,6 +37,7 @@ use super::{
     metrics::{LaneMetrics, Stage},
     outlet::Outlet,
     reread::Rereader,
+    serve::Server,
     token::{Advance, RunAdvance, RunToken, Token},
 };
 use delivering::deliver_loop;
@@ -222,11 +223,23 @@ impl LaneHandle {
         self.active.send_replace(Arc::new(active));
     }
 
+    /// Ends the pause of what fails: something has changed that may help.
+    pub(super) fn try_now(&self) {
+        self.active.send_modify(|_| {});
+    }
+
+    /// The plugin that its sink is, where it is one and that is there.
+    pub(super) fn sink_plugin(&self) -> Option<Plugin> {
+        self.shared.settings.sink.plugin()
+    }
+
     /// Goes on with the same transform as another generation.
-    pub(super) fn regenerate(&self, generation: i64) {
+    pub(super) fn regenerate(&self, generation: i64, server: &Server) {
         self.active.send_modify(|active| {
             let mut next = Active::clone(active);
             next.rules.generation = generation;
+            let services = server.of(&self.shared.settings.mapping, generation, next.transform.plugin());
+            next.transform = Arc::new(next.transform.served_by(services));
             *active = Arc::new(next);
         });
     }
