@@ -24,6 +24,9 @@ pub struct PluginSet {
     pub plugins: BTreeMap<String, Plugin>,
     /// One sentence for each file that does not.
     pub problems: Vec<String>,
+    /// Revisions that are not taken up, by the plugin's name: they ask for more than is granted, and what ran before goes
+    /// on. A sentence for each.
+    pub held: BTreeMap<String, String>,
     /// The plugin of each file.
     files: BTreeMap<PathBuf, String>,
 }
@@ -35,7 +38,7 @@ impl PluginSet {
         let mut set = Self::default();
         for (path, plugin) in host.scan(&config.plugins.dir).await {
             let plugin = match plugin {
-                Ok(plugin) => Some(plugin),
+                Ok(plugin) => Some(set.take_or_hold(plugin, before)),
                 Err(error) => {
                     set.problems.push(error.to_string());
                     before.and_then(|before| before.of_file(&path)).cloned()
@@ -48,6 +51,24 @@ impl PluginSet {
             }
         }
         set
+    }
+
+    /// The plugin, or the revision of it that is at work, where that may go on and this may not run.
+    fn take_or_hold(&mut self, plugin: Plugin, before: Option<&Self>) -> Plugin {
+        let name = plugin.revision().name.as_str();
+        let at_work =
+            before.and_then(|before| before.plugins.get(name)).filter(|old| old.ungranted().is_none());
+        let (Some(ungranted), Some(old)) = (plugin.ungranted(), at_work) else { return plugin };
+        let sentence = format!(
+            "{} asks for {} in addition, which the config does not grant: it is held, and {} goes on; add {} and restart",
+            plugin.revision(),
+            ungranted.words(),
+            old.revision().version,
+            ungranted.toml().replace('\n', " "),
+        );
+        self.problems.push(sentence.clone());
+        self.held.insert(name.to_owned(), sentence);
+        old.clone()
     }
 
     fn of_file(&self, path: &Path) -> Option<&Plugin> {

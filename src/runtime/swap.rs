@@ -119,7 +119,22 @@ impl Pump {
                 self.swap(id, wanted, &step.decision, &plugins)?;
             }
         }
+        self.note_held(&wanted);
         Ok(None)
+    }
+
+    /// Says of mappings that a newer revision of their transform waits for a grant, or does no more.
+    fn note_held(&mut self, wanted: &[plan::WantedMapping]) {
+        for lane in self.lanes.values_mut() {
+            let wanted = wanted.iter().find(|wanted| wanted.mapping.name == lane.planned.stored.name);
+            let held = wanted.and_then(|wanted| wanted.held.clone());
+            if lane.planned.stored.held != held {
+                lane.planned.stored.held = held;
+                let mut stored = lane.planned.stored.clone();
+                stored.accepted = self.ledger.position(lane.id);
+                self.scribe.note(Note::Mapping(Box::new(stored)));
+            }
+        }
     }
 
     /// Whether a running lane can do what a decision asks for.

@@ -34,6 +34,8 @@ pub struct StoredMapping {
     pub attempts: i32,
     /// Its destination is to be emptied before its generation is built.
     pub purge: bool,
+    /// A newer revision of its transform that is not taken up, and why.
+    pub held: Option<String>,
 }
 
 impl StoredMapping {
@@ -56,6 +58,7 @@ impl StoredMapping {
             last_error: None,
             attempts: 0,
             purge: false,
+            held: None,
         }
     }
 }
@@ -124,7 +127,7 @@ impl Store {
     /// All mappings, by name.
     pub async fn mappings(&self, client: &Client) -> Result<Vec<StoredMapping>, StateError> {
         let query = "select name, entity, table_oid, identity::text, generation, built, accepted::text, status, last_error, \
-                     attempts, purge from anabranch.mapping where installation = $1 order by name";
+                     attempts, purge, held from anabranch.mapping where installation = $1 order by name";
         let rows = client
             .query(query, &[&self.installation])
             .await
@@ -146,13 +149,13 @@ impl Store {
                      and r.installation = $1 and $2 = any (r.mappings) and cardinality(r.mappings) > 1 \
                      and r.scope is null and r.status not in ('complete', 'cancelled')) \
                      insert into anabranch.mapping (installation, name, entity, table_oid, identity, generation, \
-                     built, accepted, status, last_error, attempts, purge) \
-                     values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12) \
+                     built, accepted, status, last_error, attempts, purge, held) \
+                     values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12, $13) \
                      on conflict (installation, name) do update set entity = excluded.entity, \
                      table_oid = excluded.table_oid, identity = excluded.identity, \
                      generation = excluded.generation, built = excluded.built, \
                      accepted = excluded.accepted, status = excluded.status, last_error = excluded.last_error, \
-                     attempts = excluded.attempts, purge = excluded.purge, updated_at = now()";
+                     attempts = excluded.attempts, purge = excluded.purge, held = excluded.held, updated_at = now()";
         client
             .execute(
                 query,
@@ -169,6 +172,7 @@ impl Store {
                     &wanted.last_error,
                     &wanted.attempts,
                     &wanted.purge,
+                    &wanted.held,
                 ],
             )
             .await
@@ -238,5 +242,6 @@ fn mapping(row: &Row) -> Result<StoredMapping, StateError> {
         last_error: row.get(8),
         attempts: row.get(9),
         purge: row.get(10),
+        held: row.get(11),
     })
 }
