@@ -44,7 +44,7 @@ async fn scene(grants: &str, maps: &str) -> Scene {
 }
 
 async fn ask(client: &Client, id: i32, what: &str, arg: &str) {
-    let insert = "insert into public.things values ($1, $2, $3, 'v' || $1)";
+    let insert = "insert into public.things values ($1, $2, $3, 'v' || $1::int)";
     client.execute(insert, &[&id, &what, &arg]).await.unwrap();
 }
 
