@@ -150,10 +150,9 @@ mod tests {
         testing::set_query(|sql, parameters| {
             assert_eq!(sql, "select id, name from public.brands where id = $1");
             let rows = match parameters[0].as_deref() {
-                Some("7") => vec![
-                    vec![Value::Integer(7), Value::Text("Köln".into())],
-                    vec![Value::Integer(8), Value::Null],
-                ],
+                Some("7") => {
+                    vec![vec![Value::Integer(7), Value::Text("Köln")], vec![Value::Integer(8), Value::Null]]
+                }
                 _ => Vec::new(),
             };
             (vec!["id", "name"], rows)
