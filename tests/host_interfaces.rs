@@ -129,7 +129,7 @@ async fn questions_are_answered_and_bounded_and_only_read() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_question_sees_the_change_that_asks() {
     let mut scene = scene("", &map("m", "")).await;
-    let rows = "insert into public.things select n, 'query', \
+    let rows = "insert into public.things select n, 'strict', \
                 'select v from public.things where id = $1::int', '0' from generate_series(1, 20) as n";
     scene.client.batch_execute(rows).await.unwrap();
     scene.host.start().unwrap();
@@ -163,14 +163,14 @@ async fn a_question_waits_for_a_commit_in_limbo() {
         .unwrap();
     let client = database.connect().await.unwrap();
     let question = "select v from public.things where id = $1::int";
-    ask(&client, 1, "query", question).await;
+    ask(&client, 1, "strict", question).await;
     host.start().unwrap();
     let table = Destination::new(host.path("out.db"), "m");
     assert_eq!(document(&host, &table, 1).await["answer"], "v1");
 
     cluster.configure(&[(STANDBYS, "nobody")]).unwrap();
     cluster.reload(STANDBYS, "nobody").await.unwrap();
-    let stuck = tokio::spawn(async move { ask(&client, 2, "query", question).await });
+    let stuck = tokio::spawn(async move { ask(&client, 2, "strict", question).await });
     wait_until("the host to say why, or to answer from before", SOON, async || {
         let status = host.status()?;
         let error = status["mappings"][0]["last_error"].as_str().unwrap_or_default().to_owned();
@@ -243,7 +243,9 @@ async fn state_survives_and_is_apart_by_mapping_and_generation() {
     .await
     .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
     let now = kept(&scene).await;
-    let apart: Vec<_> = now.keys().map(|(mapping, generation, _)| (mapping.as_str(), *generation)).collect();
+    let mut apart: Vec<_> =
+        now.keys().map(|(mapping, generation, _)| (mapping.as_str(), *generation)).collect();
+    apart.dedup();
     assert_eq!(apart, [("a", 2), ("b", 1)], "{now:?}");
 
     // A mapping that is gone takes its state along.
