@@ -91,7 +91,7 @@ fn mapping_row(mapping: &MappingShape) -> Vec<String> {
         format!("{}{built}", mapping.generation),
         mapping.status.to_owned(),
         if never { "nothing".to_owned() } else { mapping.accepted_lsn.clone() },
-        mapping.last_error.clone().unwrap_or_default(),
+        mapping.last_error.iter().chain(&mapping.held_revision).cloned().collect::<Vec<_>>().join("; "),
     ]
 }
 

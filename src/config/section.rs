@@ -67,7 +67,6 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
             "heartbeat_interval",
         ],
     ),
-<<<<<<< HEAD
     (
         "plugins",
         &[
@@ -82,10 +81,7 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
             "instances",
         ],
     ),
-=======
-    ("plugins", &["dir", "cache_dir", "memory_limit", "call_deadline", "max_output", "instances"]),
     ("plugins.<name>.grants", super::grants::KEYS),
->>>>>>> h-sinks
     ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent", "statement_timeout"]),
     (
         "pipeline",

@@ -108,6 +108,8 @@ pub struct MappingShape {
     pub last_error: Option<String>,
     /// Whether the destination is emptied before the generation is built.
     pub purge: bool,
+    /// A newer revision of the transform that is not taken up, and why; null where there is none.
+    pub held_revision: Option<String>,
 }
 
 impl StatusShape {
@@ -184,5 +186,6 @@ fn mapping(stored: StoredMapping) -> MappingShape {
         attempts: stored.attempts,
         last_error: stored.last_error,
         purge: stored.purge,
+        held_revision: stored.held,
     }
 }

@@ -114,8 +114,10 @@ impl FaultKind {
             Self::Trap(_) => "plugin-trap",
             Self::Stack(_) => "plugin-stack",
             Self::Deadline(_) => "plugin-deadline",
+            Self::Memory(LimitError::Total { .. }) => "plugin-total-memory",
             Self::Memory(_) => "plugin-memory",
             Self::OutputTooLarge { .. } => "plugin-output",
+            Self::TooManyDocuments { .. } => "plugin-too-many-documents",
             Self::OutcomeCount { .. } => "plugin-outcome-count",
             Self::ResultCount { .. } => "plugin-result-count",
             Self::BadReply { .. } => "plugin-reply",
@@ -159,15 +161,11 @@ impl PluginFault {
         several
             && match self.kind() {
                 FaultKind::Guest(failure) => failure.class == FailureClass::Poison,
-<<<<<<< HEAD
-                FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) => false,
-                FaultKind::Memory(LimitError::Total { .. }) => false,
-=======
                 FaultKind::State(failure) => failure.class == FailureClass::Poison,
                 FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) | FaultKind::Ungranted(_) => {
                     false
                 }
->>>>>>> h-sinks
+                FaultKind::Memory(LimitError::Total { .. }) => false,
                 _ => true,
             }
     }
@@ -176,15 +174,9 @@ impl PluginFault {
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self.kind() {
-<<<<<<< HEAD
-            FaultKind::Guest(failure) => failure.class,
-            FaultKind::MissingColumn { .. } => FailureClass::Fatal,
-            FaultKind::Instantiate(_) | FaultKind::Memory(LimitError::Total { .. }) => FailureClass::Retry,
-=======
             FaultKind::Guest(failure) | FaultKind::State(failure) => failure.class,
             FaultKind::MissingColumn { .. } | FaultKind::Ungranted(_) => FailureClass::Fatal,
-            FaultKind::Instantiate(_) => FailureClass::Retry,
->>>>>>> h-sinks
+            FaultKind::Instantiate(_) | FaultKind::Memory(LimitError::Total { .. }) => FailureClass::Retry,
             _ => FailureClass::Poison,
         }
     }
@@ -192,24 +184,7 @@ impl PluginFault {
     /// A short stable word for programs.
     #[must_use]
     pub fn code(&self) -> &str {
-<<<<<<< HEAD
-        match self.kind() {
-            FaultKind::Trap(_) => "plugin-trap",
-            FaultKind::Stack(_) => "plugin-stack",
-            FaultKind::Deadline(_) => "plugin-deadline",
-            FaultKind::Memory(LimitError::Total { .. }) => "plugin-total-memory",
-            FaultKind::Memory(_) => "plugin-memory",
-            FaultKind::OutputTooLarge { .. } => "plugin-output",
-            FaultKind::TooManyDocuments { .. } => "plugin-too-many-documents",
-            FaultKind::OutcomeCount { .. } => "plugin-outcome-count",
-            FaultKind::BadReply { .. } => "plugin-reply",
-            FaultKind::Guest(failure) => &failure.code,
-            FaultKind::MissingColumn { .. } => "plugin-column",
-            FaultKind::Instantiate(_) => "plugin-instantiate",
-        }
-=======
         self.kind().code()
->>>>>>> h-sinks
     }
 
     /// The same as a [`Failure`], for the policies that all failures share.

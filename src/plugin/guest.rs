@@ -41,26 +41,20 @@ pub(super) struct GuestState {
     pub(super) lsn: Lsn,
     pub(super) settings: Settings,
     pub(super) log: Arc<LogGate>,
-<<<<<<< HEAD
     /// Lines that the present call may still log.
     pub(super) lines_left: u32,
-=======
     pub(super) handles: ResourceTable,
     pub(super) clocks: WasiClocksCtx,
     pub(super) granted: Arc<Granted>,
     pub(super) call: Call,
     requests: Requests,
     http: WasiHttpCtx,
->>>>>>> h-sinks
     deadline: Instant,
 }
 
 impl GuestState {
     pub(super) fn new(limits: Limits, settings: Settings, log: Arc<LogGate>) -> Self {
         let (entity, deadline) = (Arc::from(""), Instant::now());
-<<<<<<< HEAD
-        Self { limits, revision: None, entity, lsn: Lsn::ZERO, settings, log, lines_left: 0, deadline }
-=======
         let mut handles = ResourceTable::new();
         handles.set_max_capacity(HANDLES);
         let mut http = WasiHttpCtx::new();
@@ -74,6 +68,7 @@ impl GuestState {
             lsn: Lsn::ZERO,
             settings,
             log,
+            lines_left: 0,
             handles,
             clocks,
             granted: Granted::nothing(),
@@ -82,7 +77,6 @@ impl GuestState {
             http,
             deadline,
         }
->>>>>>> h-sinks
     }
 
     /// Whose instance it is, and what it may do.

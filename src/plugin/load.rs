@@ -23,12 +23,8 @@ use super::{
     engine::HostSettings,
     grants::{Capability, Ungranted},
     guest::{GuestState, classify},
-<<<<<<< HEAD
-    host::log::LogGate,
-    limits::Limits,
-=======
     host::{call::Granted, http::HttpClient, log::LogGate},
->>>>>>> h-sinks
+    limits::Limits,
     pool::{Instances, Pool},
     sink::{SinkConfig, SinkGuest},
 };
@@ -319,22 +315,12 @@ impl PluginHost {
             interface: shape.interface.clone(),
         });
         let settings = self.inner.settings.of(&description.name);
-<<<<<<< HEAD
-        let pool = Pool::new(
-            self.inner.engine.clone(),
-            exports,
-            Arc::clone(&revision),
-            &settings,
-            &self.inner.budget,
-        );
-        let shared = Arc::new(Shared { pool, settings });
-=======
         let granted = Granted { plugin: description.name.clone(), grants, encoding: description.encoding };
-        let pool = Pool::new(self.inner.engine.clone(), exports, Arc::clone(&revision), &settings)
+        let engine = self.inner.engine.clone();
+        let pool = Pool::new(engine, exports, Arc::clone(&revision), &settings, &self.inner.budget)
             .granting(Arc::new(granted), http.map(Arc::new))
             .refusing(ungranted.clone());
         let shared = Arc::new(Shared { pool, asks: shape.capabilities, ungranted, settings, purges });
->>>>>>> h-sinks
         Ok(Plugin { revision, description: Arc::new(description), path: Arc::from(path), shared })
     }
 
@@ -382,17 +368,12 @@ impl PluginHost {
     /// Calls `describe` in a store without settings, log or anything else, on this thread.
     fn describe(&self, path: &Path, shape: &Shape, component: &Component) -> Result<String, PluginError> {
         let inner = &self.inner;
-<<<<<<< HEAD
-        inner.linker.instantiate_pre(component).map_err(|error| shape_error(path, shape, &error))?;
-        let limits = Limits::new(inner.settings.most_memory(), &inner.budget);
-        let log = Arc::new(LogGate::new(inner.settings.log_lines));
-        let state = GuestState::new(limits, Arc::default(), log);
-=======
         let wrong = |error| shape_error(path, shape, &error);
         let linker = self.bare_linker(component).map_err(wrong)?;
         linker.instantiate_pre(component).map_err(wrong)?;
-        let state = GuestState::new(inner.settings.most_memory(), Arc::default(), Arc::new(LogGate::new()));
->>>>>>> h-sinks
+        let limits = Limits::new(inner.settings.most_memory(), &inner.budget);
+        let log = Arc::new(LogGate::new(inner.settings.log_lines));
+        let state = GuestState::new(limits, Arc::default(), log);
         let mut store = Store::new(&inner.engine, state);
         store.limiter(|state| &mut state.limits);
         store.epoch_deadline_trap();

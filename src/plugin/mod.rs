@@ -34,7 +34,7 @@ pub mod watch;
 pub use engine::{GuestLimits, HostSettings, PluginHost};
 pub use fault::{FaultKind, PluginFault};
 pub use host::services;
-pub use inspect::Inspection;
+pub use inspect::{Asked, Inspection};
 pub use load::{Plugin, PluginError, Scanned};
 pub use pool::Instances;
 pub use sink::{SinkConfig, SinkGuest};

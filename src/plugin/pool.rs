@@ -17,12 +17,8 @@ use super::{
     fault::FaultKind,
     grants::Ungranted,
     guest::{Guest, GuestState},
-<<<<<<< HEAD
-    host::{config::Settings, log::LogGate},
-    limits::{Budget, Idle, Limits},
-=======
     host::{call::Granted, config::Settings, http::HttpClient, log::LogGate},
->>>>>>> h-sinks
+    limits::{Budget, Idle, Limits},
 };
 use crate::model::Revision;
 
@@ -87,14 +83,10 @@ impl Pool {
             engine,
             exports,
             revision,
-<<<<<<< HEAD
             log: Arc::new(LogGate::new(settings.log_lines)),
-=======
-            log: Arc::new(LogGate::new()),
             granted: Granted::nothing(),
             http: None,
             ungranted: None,
->>>>>>> h-sinks
             running: Semaphore::new(settings.instances.max(1)),
             idle,
             instances: settings.instances.max(1),
@@ -140,14 +132,9 @@ impl Pool {
         let guest = match found {
             Some(guest) => guest,
             None => {
-<<<<<<< HEAD
                 let limits = Limits::new(self.memory_limit, &self.budget);
                 let state = GuestState::new(limits, Arc::clone(settings), Arc::clone(&self.log))
-                    .with_revision(Arc::clone(&self.revision));
-=======
-                let state = GuestState::new(self.memory_limit, Arc::clone(settings), Arc::clone(&self.log))
                     .with_revision(Arc::clone(&self.revision), Arc::clone(&self.granted), self.http.clone());
->>>>>>> h-sinks
                 Guest::new(&self.engine, &self.exports, state, self.deadline).await?
             }
         };

@@ -248,6 +248,7 @@ impl SinkGuest {
         match problem {
             ReplyProblem::Malformed { at, problem } => FaultKind::BadReply { at, problem, encoding },
             ReplyProblem::Count { outcomes } => FaultKind::ResultCount { documents, results: outcomes },
+            ReplyProblem::Documents { limit } => FaultKind::TooManyDocuments { limit },
             ReplyProblem::TooLarge { bytes } => FaultKind::OutputTooLarge { bytes, limit },
         }
     }

@@ -161,8 +161,12 @@ impl QuerySession {
         if statement.parameters.is_empty() {
             return Ok(Vec::new());
         }
-        let columns = self.named(columns).await?;
         let mut out = BytesMut::new();
+        let (columns, asked) = self.named(columns).await?;
+        if asked {
+            // A simple query in between has put the statement away.
+            frontend::parse("", &statement.sql, [], &mut out).map_err(encode)?;
+        }
         for set in &statement.parameters {
             bind(set, &mut out)?;
             // One more than allowed tells that there are too many.
@@ -201,7 +205,7 @@ impl QuerySession {
                 (b's', _) => return Err(QueryError::Rows),
                 (b'E', body) => failure = Some(Error::from_fields(body)),
                 (b'Z', _) => return failure.map_or(Ok(answers), |error| Err(error.into())),
-                (b'2' | b'N' | b'S' | b'A', _) => {}
+                (b'1' | b'2' | b'N' | b'S' | b'A', _) => {}
                 (tag, _) => return Err(unexpected(tag, "query").into()),
             }
         }
@@ -229,8 +233,14 @@ impl QuerySession {
         }
     }
 
-    async fn named(&mut self, columns: Vec<(String, u32)>) -> Result<Vec<(String, ValueType)>, Error> {
-        if let Some(sql) = self.types.query_for(columns.iter().map(|(_, oid)| *oid)) {
+    /// The columns with their types, and whether the server had to be asked for these.
+    async fn named(
+        &mut self,
+        columns: Vec<(String, u32)>,
+    ) -> Result<(Vec<(String, ValueType)>, bool), Error> {
+        let unknown = self.types.query_for(columns.iter().map(|(_, oid)| *oid));
+        let asked = unknown.is_some();
+        if let Some(sql) = unknown {
             let rows = self.wire.query(&sql).await?.into_iter().flatten().collect();
             self.types.absorb(rows)?;
         }
@@ -238,7 +248,7 @@ impl QuerySession {
             let value_type = self.types.value_type(oid);
             (name, value_type)
         };
-        Ok(columns.into_iter().map(typed).collect())
+        Ok((columns.into_iter().map(typed).collect(), asked))
     }
 }
 

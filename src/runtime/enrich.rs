@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     model::{Failure, FailureClass, QueryRows, QueryStatement, Xid},
@@ -46,6 +46,7 @@ impl Enricher {
         sees: &[Xid],
         grant: &QueryGrant,
     ) -> Result<Vec<QueryRows>, Failure> {
+        let until = Instant::now() + grant.timeout.saturating_sub(2 * AGAIN);
         // Nobody closes it.
         let _turn = self.sessions.acquire().await;
         let idle = self.idle().pop();
@@ -67,6 +68,10 @@ impl Enricher {
                 break;
             }
             session.end().await.map_err(|error| unreached(&error))?;
+            if Instant::now() >= until {
+                self.idle().push(session);
+                return Err(invisible(grant));
+            }
             tokio::time::sleep(AGAIN).await;
         }
         let mut allowance = Allowance { rows: grant.max_rows, bytes: grant.max_bytes };
@@ -103,6 +108,14 @@ impl Queries for Enricher {
     ) -> Result<Vec<QueryRows>, Failure> {
         self.ask(statements, sees, grant).await
     }
+}
+
+fn invisible(grant: &QueryGrant) -> Failure {
+    let message = format!(
+        "the change was not visible to new snapshots within {:?} (does its commit wait for a synchronous standby?)",
+        grant.timeout
+    );
+    Failure::new(FailureClass::Retry, "query-invisible", message)
 }
 
 fn unreached(error: &Error) -> Failure {

@@ -30,6 +30,10 @@ pub struct WantedMapping {
     /// As the rollout compares it: what its documents come from, and what may be done about a difference.
     pub rollout: Wanted,
     names_ids: bool,
+    /// What its transform asks for and is not granted.
+    ungranted: Option<String>,
+    /// A newer revision of its transform that is not taken up, and why.
+    pub(super) held: Option<String>,
     /// The columns that its transform reads; none for all.
     columns: Option<Vec<String>>,
     /// Why it is stopped: its plugin was removed.
@@ -157,7 +161,13 @@ pub fn wanted(
         };
         let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind, sink_plugin);
         let (names_ids, columns) = (plugin.description().names_ids, plugin.description().columns.clone());
-        Some(WantedMapping { mapping, rollout, names_ids, columns, stopped })
+        let asks = |plugin: &Plugin| {
+            plugin.ungranted().map(|ungranted| format!("plugin {} {ungranted}", plugin.revision()))
+        };
+        let sink = sink_name.and_then(|name| plugins.named(name));
+        let ungranted = asks(plugin).or_else(|| asks(sink?));
+        let held = plugins.held.get(&mapping.transform).or_else(|| plugins.held.get(sink_name?)).cloned();
+        Some(WantedMapping { mapping, rollout, names_ids, ungranted, held, columns, stopped })
     };
     Ok(mappings.mappings.into_iter().filter_map(complete).collect())
 }
@@ -406,7 +416,7 @@ fn plan_one(
     table: TableState,
     source: &Source,
 ) -> Result<Planned, TermError> {
-    let WantedMapping { mapping, rollout, stopped, .. } = wanted;
+    let WantedMapping { mapping, rollout, ungranted, held, stopped, .. } = wanted;
     let identity = identity_text(&mapping.name, &rollout.identity)?;
     let fresh = StoredMapping {
         accepted: source.joined,
@@ -416,7 +426,7 @@ fn plan_one(
     let mut purge = before.is_some_and(|before| before.purge);
     // Not published, perhaps for a while: what is changed of it then is in no stream.
     let unusable = table.problem.is_some();
-    let mut refusal = table.problem.clone().or(stopped);
+    let mut refusal = table.problem.clone().or(stopped).or_else(|| ungranted.clone());
     let mut stored = match (before, decision) {
         (None, Decision::New { backfill }) => {
             let built = if backfill { 0 } else { 1 };
@@ -424,6 +434,8 @@ fn plan_one(
             StoredMapping { built, ..fresh }
         }
         (None, _) => fresh,
+        // What is there was made by another revision, and is compared again once this one may run.
+        (Some(before), _) if ungranted.is_some() => before.clone(),
         (Some(before), Decision::Rebuild { differences, backfill, purge: purged }) => {
             let reasons: Vec<String> = differences.iter().map(ToString::to_string).collect();
             let generation = before.generation + 1;
@@ -481,6 +493,7 @@ fn plan_one(
         (stored.last_error, stored.attempts) = (None, 0);
     }
     stored.purge = purge;
+    stored.held = held;
     let rebuilt = before.is_none_or(|before| before.generation != stored.generation);
     let token = recover::as_stored(&stored, source);
     Ok(Planned {

@@ -71,6 +71,8 @@ pub(super) struct MappingView {
     /// Failures in a row.
     pub(super) attempts: u32,
     pub(super) error: Option<Told>,
+    /// A newer revision of its transform that is not taken up, and why.
+    pub(super) held: Option<String>,
     pub(super) queued_bytes: usize,
 }
 
@@ -261,6 +263,7 @@ impl Pump {
             built: stored.built,
             attempts,
             error,
+            held: stored.held.clone(),
             queued_bytes: lane.handle.as_ref().map_or(0, |handle| handle.queued_bytes()),
         }
     }

@@ -130,6 +130,7 @@ impl Pump {
                 handle.try_now();
             }
         }
+        self.note_held(&wanted);
         Ok(None)
     }
 
@@ -172,6 +173,20 @@ impl Pump {
     /// Whether a mapping is known and does not run.
     fn is_stopped(&self, mapping: &str) -> bool {
         self.lanes.values().any(|lane| lane.name() == mapping && lane.handle.is_none())
+    }
+
+    /// Says of mappings that a newer revision of their transform waits for a grant, or does no more.
+    fn note_held(&mut self, wanted: &[plan::WantedMapping]) {
+        for lane in self.lanes.values_mut() {
+            let wanted = wanted.iter().find(|wanted| wanted.mapping.name == lane.planned.stored.name);
+            let held = wanted.and_then(|wanted| wanted.held.clone());
+            if lane.planned.stored.held != held {
+                lane.planned.stored.held = held;
+                let mut stored = lane.planned.stored.clone();
+                stored.accepted = self.ledger.position(lane.id);
+                self.scribe.note(Note::Mapping(Box::new(stored)));
+            }
+        }
     }
 
     /// Whether a running lane can do what a decision asks for.

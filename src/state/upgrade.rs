@@ -130,6 +130,7 @@ const STEPS: &[&str] = &[
         value bytea not null,
         primary key (installation, mapping, generation, key)
     );
+    alter table anabranch.mapping add column held text;
 "#,
 ];
 

@@ -6,10 +6,11 @@ use std::{
 };
 
 use anabranch::{
-    model::{ChangeBatch, Outcome, Secret, ValueType},
+    model::{ChangeBatch, Outcome, Outcomes, Secret, ValueType},
     plugin::{
         HostSettings, Plugin,
         grants::{Capability, Grants, HttpGrant, Origin},
+        services::Services,
     },
 };
 use serde_json::Value;
@@ -59,6 +60,10 @@ async fn ask(plugin: &Plugin, what: &str, arg: &str) -> Value {
     let batch = asks(&[(what, arg)]);
     let outcomes =
         at_work(plugin, &[]).call(&batch, &all(&batch)).await.unwrap_or_else(|fault| panic!("{fault}"));
+    document(&outcomes)
+}
+
+fn document(outcomes: &Outcomes) -> Value {
     let Outcome::Emit { first, .. } = outcomes.outcomes[0] else { panic!("{:?}", outcomes.outcomes) };
     serde_json::from_slice(outcomes.slice(outcomes.documents[first as usize].body)).unwrap()
 }
@@ -108,8 +113,46 @@ async fn c088_what_is_not_granted_is_told_with_the_lines_and_never_runs() {
 
 #[test]
 fn a_guest_that_makes_no_request_asks_for_nothing() {
-    let plugin = load(&host(short()), &capable(&[]));
+    let host = host(short());
+    let plugin = load(&host, &capable(&[]));
     assert!(plugin.asks().is_empty() && plugin.ungranted().is_none());
+    assert!(host.inspect(&capable(&[])).unwrap().capabilities.is_empty());
+}
+
+#[test]
+fn what_is_asked_for_is_shown_with_what_is_granted() {
+    let grants = Grants { http: Some(grant(&["https://a.example"])), ..Grants::default() };
+    let grants = BTreeMap::from([("capable".to_owned(), grants)]);
+    let inspection = host(HostSettings { grants, ..short() }).inspect(&capable(ALL)).unwrap();
+    let shown: Vec<_> = inspection.capabilities.iter().map(|asked| (asked.name, asked.granted)).collect();
+    let expected =
+        [("http", Some(true)), ("query", Some(false)), ("state", Some(false)), ("metrics", Some(false))];
+    assert_eq!(shown, expected);
+    assert!(inspection.loadable, "a grant is not the file's business");
+}
+
+const ALL: &[&str] = &["http", "query", "state", "metrics"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_authors_host_does_what_it_can_and_refuses_the_rest() {
+    let plugin = load(&host(HostSettings { lenient: true, ..short() }), &capable(ALL));
+    let transform = at_work(&plugin, &[]).with_services(Services::in_memory());
+    let mut answers = Vec::new();
+    for (what, arg) in [
+        ("count", "n"),
+        ("count", "n"),
+        ("metric", "x"),
+        ("get", "http://127.0.0.1:1/"),
+        ("query-plain", "select 1"),
+    ] {
+        let batch = asks(&[(what, arg)]);
+        let outcomes = transform.call(&batch, &all(&batch)).await.unwrap();
+        answers.push(document(&outcomes));
+    }
+    let texts: Vec<_> = answers[..3].iter().map(|answer| answer["answer"].as_str().unwrap()).collect();
+    assert_eq!(texts, ["1", "2", "told"]);
+    assert!(error(&answers[3]).contains("are not granted"), "{}", answers[3]);
+    assert!(error(&answers[4]).contains("query-unavailable"), "{}", answers[4]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -86,7 +86,7 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// The rows of one set of parameters, the first being 0. A row is a struct or tuple with a field for each column, in
+    /// The rows of one set of parameters, the first being 0. A row is a struct or tuple of the columns, or the first of them, in
     /// their order; json comes as text where the statement casts it (`::text`).
     ///
     /// # Errors
@@ -132,5 +132,41 @@ impl Answers {
         reader.unsigned()?;
         let sets = reader.array()?;
         Ok((reader, sets))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Value, testing};
+
+    #[test]
+    fn answers_come_set_by_set_as_structs_or_tuples() {
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        struct Brand {
+            id: i64,
+            name: Option<String>,
+        }
+        testing::set_query(|sql, parameters| {
+            assert_eq!(sql, "select id, name from public.brands where id = $1");
+            let rows = match parameters[0].as_deref() {
+                Some("7") => {
+                    vec![vec![Value::Integer(7), Value::Text("Köln")], vec![Value::Integer(8), Value::Null]]
+                }
+                _ => Vec::new(),
+            };
+            (vec!["id", "name"], rows)
+        });
+        let query = Query::new("select id, name from public.brands where id = $1")
+            .with([Some("1")])
+            .with([Some("7")]);
+        let answers = query.run().unwrap();
+        assert_eq!(answers.sets(), 2);
+        assert_eq!(answers.rows::<Brand>(0).unwrap(), []);
+        let brands: Vec<Brand> = answers.rows(1).unwrap();
+        assert_eq!(brands[0], Brand { id: 7, name: Some("Köln".to_owned()) });
+        let tuples: Vec<(i64, Option<String>)> = answers.rows(1).unwrap();
+        assert_eq!(tuples[1], (8, None));
+        assert!(answers.rows::<(i64, Option<String>, i64)>(1).is_err() && answers.rows::<Brand>(2).is_err());
     }
 }

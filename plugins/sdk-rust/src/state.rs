@@ -36,9 +36,10 @@ pub fn set(key: &str, value: &[u8]) -> Result<(), Failure> {
     #[cfg(target_family = "wasm")]
     return host::set(key, value).map_err(Failure::from);
     #[cfg(not(target_family = "wasm"))]
-    return Ok(crate::testing::with_state(|state| {
-        state.insert(key.to_owned(), value.to_owned());
-    }));
+    {
+        crate::testing::with_state(|state| state.insert(key.to_owned(), value.to_owned()));
+        Ok(())
+    }
 }
 
 /// Removes a key, whether it is there or not.
@@ -49,9 +50,10 @@ pub fn delete(key: &str) -> Result<(), Failure> {
     #[cfg(target_family = "wasm")]
     return host::delete(key).map_err(Failure::from);
     #[cfg(not(target_family = "wasm"))]
-    return Ok(crate::testing::with_state(|state| {
-        state.remove(key);
-    }));
+    {
+        crate::testing::with_state(|state| state.remove(key));
+        Ok(())
+    }
 }
 
 /// The keys that begin with a prefix, after a key, in the order of their bytes; so many at the most.

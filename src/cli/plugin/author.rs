@@ -8,6 +8,7 @@ use std::{
 
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tracing::warn;
 
 use crate::{
     author::{Answer, Step},
@@ -112,6 +113,15 @@ impl Component {
                 "{path}: {revision} is a sink, and rows are for transforms; a sink is tested by its unit tests"
             );
         }
+        let asks: Vec<_> = plugin.asks().iter().map(ToString::to_string).collect();
+        if !asks.is_empty() {
+            warn!(
+                plugin = %plugin.revision(),
+                asks = asks.join(", "),
+                "here state and metrics are in memory, requests go where the config file grants it, and questions to the \
+                 source are refused",
+            );
+        }
         Ok(plugin)
     }
 }
@@ -119,7 +129,7 @@ impl Component {
 /// A host with the config's limits, or the defaults.
 pub(super) fn host(config: Option<&Config>) -> anyhow::Result<PluginHost> {
     let settings = config.map_or_else(HostSettings::default, |config| config.plugins.host_settings());
-    Ok(PluginHost::new(settings)?)
+    Ok(PluginHost::new(HostSettings { lenient: true, ..settings })?)
 }
 
 /// The config file, where there is one and nothing else was named.

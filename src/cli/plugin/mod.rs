@@ -13,7 +13,7 @@ use crate::{
     config::{LogFormat, LogLevel},
     model::{EntityName, PluginKind, Relation},
     plugin::{
-        HostSettings, Inspection, PluginHost,
+        Asked, HostSettings, Inspection, PluginHost,
         build::{self, BuildOptions, Built, Language},
         new::{self, NewProject},
     },
@@ -229,7 +229,9 @@ fn built_shape(built: Built) -> BuiltShape {
 /// A file that no host can run is an answer, with exit code 1; a file that cannot be read is an error.
 fn inspect(context: &Context, arguments: &InspectArguments) -> anyhow::Result<Exit> {
     // Nothing is kept: inspecting leaves no trace.
-    let host = PluginHost::new(HostSettings::default())?;
+    let config = author::config_if_any(context)?;
+    let grants = config.map(|config| config.plugins.host_settings().grants).unwrap_or_default();
+    let host = PluginHost::new(HostSettings { grants, ..HostSettings::default() })?;
     let inspection = host.inspect(&arguments.file)?;
     context.output.result(&inspection, text)?;
     Ok(if inspection.loadable { Exit::Done } else { Exit::Failed })
@@ -267,9 +269,19 @@ fn text(inspection: &Inspection) -> String {
     if let Some(interface) = &inspection.interface {
         lines.push(("interface", interface.clone()));
         lines.push(("imports", list(&inspection.imports, "none")));
+        let asked: Vec<String> = inspection.capabilities.iter().map(asked_text).collect();
+        lines.push(("asks for", list(&asked, "nothing")));
     }
     lines.push(("verdict", inspection.verdict.clone()));
     lines.into_iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+}
+
+fn asked_text(asked: &Asked) -> String {
+    match asked.granted {
+        Some(true) => format!("{} (granted)", asked.name),
+        Some(false) => format!("{} (not granted by the config)", asked.name),
+        None => asked.name.to_owned(),
+    }
 }
 
 fn list(names: &[String], none: &str) -> String {

@@ -5,5 +5,6 @@ pub(super) mod call;
 pub(super) mod config;
 pub(super) mod http;
 pub(super) mod log;
+mod memory;
 pub mod services;
 mod tls;

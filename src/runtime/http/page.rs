@@ -147,7 +147,7 @@ fn mapping(f: &mut Formatter<'_>, mapping: &MappingShape) -> fmt::Result {
         Some(error) => {
             cell(f, "", format_args!("{} ({}, {} failures)", error.message, error.code, mapping.attempts))
         }
-        None => cell(f, "", ""),
+        None => cell(f, "", mapping.held_revision.as_deref().unwrap_or_default()),
     }
 }
 
@@ -206,6 +206,7 @@ mod tests {
             built: 1,
             attempts: 3,
             error: Some(told),
+            held: None,
             queued_bytes: 5000,
         };
         let mut state = State::default();

@@ -70,8 +70,7 @@ enum What {
     Load,
 }
 
-const ALL: [What; 6] =
-    [What::Stream, What::Backfill, What::Border, What::Latency, What::Memory, What::Start];
+const ALL: [What; 6] = [What::Stream, What::Backfill, What::Border, What::Latency, What::Memory, What::Start];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new()?;

@@ -40,8 +40,12 @@ fn install(bench: &Bench, host: &Host) -> Result<()> {
     for number in 0..PLUGINS {
         let name = name(number);
         let mut bytes = component.clone();
-        let places: Vec<usize> =
-            bytes.windows(NAME.len()).enumerate().filter(|(_, at)| *at == NAME.as_bytes()).map(|(at, _)| at).collect();
+        let places: Vec<usize> = bytes
+            .windows(NAME.len())
+            .enumerate()
+            .filter(|(_, at)| *at == NAME.as_bytes())
+            .map(|(at, _)| at)
+            .collect();
         if places.is_empty() {
             bail!("{} has not its name in it", bench.plugin.display());
         }
