@@ -15,7 +15,9 @@ type Document struct {
 
 var plugin = anabranch.Transform[Row]{
 	Version: "0.1.0",
-	Tables:  []string{{{table_text}}},
+	Tables: []string{
+		{{table_text}},
+	},
 	Apply: func(change anabranch.Change[Row]) (any, error) {
 		row := change.Row
 		// `return nil, nil`: this row has no document.
