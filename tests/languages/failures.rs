@@ -136,3 +136,27 @@ async fn a_system_that_is_not_there_is_answered_for() {
         );
     }
 }
+
+/// Nobody frees memory in a transform in C: the SDK uses it again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_million_changes_leave_nothing_behind_in_c() {
+    if language_tools(Language::C).unwrap().is_none() {
+        return;
+    }
+    let cache_dir = Some(std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("compiled"));
+    let host = PluginHost::new(HostSettings { cache_dir, ..HostSettings::default() }).unwrap();
+    let plugin = load(&host, "plugins/fixtures/odd-c");
+    let settings = [("setting".to_owned(), "of the mapping".to_owned())].into();
+    let transform = plugin.transform(&EntityName::new("public", "notes"), settings);
+    let batch = notes(&[("1", "fine"), ("2", "poison"), ("3", "bug"), ("4", "setting")]);
+    let selection = all(&batch);
+    let mut early = 0;
+    for call in 0..250_000 {
+        let outcomes = transform.call(&batch, &selection).await.unwrap_or_else(|fault| panic!("{fault}"));
+        if call == 1000 {
+            assert_eq!(bodies(&outcomes)[1], r#"{"setting":"of the mapping"}"#);
+            early = plugin.peak_memory();
+        }
+    }
+    assert_eq!(plugin.peak_memory(), early);
+}

@@ -78,7 +78,8 @@ pub(super) fn build(options: &BuildOptions, manifest: &Path) -> Result<Made, Bui
         .args(&sources)
         .arg("-o")
         .arg(&output)
-        .current_dir(work.path());
+        // Flags may name folders of the project.
+        .current_dir(folder);
     run(options, &mut command)?;
     let module = fs::read(&output).map_err(BuildError::io(&output))?;
     let component = embed::component(module)
