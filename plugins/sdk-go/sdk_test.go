@@ -90,6 +90,16 @@ func TestAValueOfAnotherTypeIsPoison(t *testing.T) {
 	expect(t, read[0].Failure.Message, "the column a is an integer where an integer of 16 bits is read")
 	expect(t, *read[1].Failure, Failure{ClassPoison, "column", "the column b is NULL where text is read"})
 	expect(t, read[2].Text(), "7")
+	_, failure = plugin.run(request(`b`, `a`, []any{"x", int64(7)}), nil)
+	expect(t, failure.Code, "columns")
+	type unsigned struct {
+		Number uint64 `column:"a"`
+		Text   string `column:"b"`
+	}
+	counting := &Transform[unsigned]{Apply: func(change Change[unsigned]) (any, error) { return change.Row.Number, nil }}
+	outcomes, _ = counting.run(request(`a`, `b`, []any{int64(-1), "x"}), nil)
+	read, _ = outcomesOf(outcomes)
+	expect(t, read[0].Failure.Message, "the column a is an integer where an unsigned integer is read")
 }
 
 func outcomesOf(reply []byte) ([]Outcome, error) { return outcomes(reply) }
@@ -254,6 +264,11 @@ func TestDocumentsAreThoseOfTheStandardLibrary(t *testing.T) {
 	endless := &ring{}
 	endless.Next = endless
 	_, err := appendJSON(nil, endless)
+	expect(t, err, errDeep)
+	type knot *knot
+	var tied knot
+	tied = &tied
+	_, err = appendJSON(nil, tied)
 	expect(t, err, errDeep)
 }
 

@@ -230,10 +230,10 @@ static void other_columns_end_the_batch(ab_test *t)
 
 static void a_damaged_request_is_told(ab_test *t)
 {
-	/* {"v":1,"relation":{"columns":["what","value"]},"origin":"stream","changes":[["read","1",["none",7],...]]} */
+	/* {"v":1,"relation":{"columns":["what","value"]},"origin":"stream","changes":[["read","1",["none",7],nil,1,2,3,[[1],[]],{}]]} */
 	static const uint8_t whole[] =
 		"\x84\xa1v\x01\xa8relation\x81\xa7""columns\x92\xa4what\xa5value\xa6origin\xa6stream\xa7""changes\x91"
-		"\x99\xa4read\xa1\x31\x92\xa4none\x07\xc0\x01\x02\x03\xc0\x80";
+		"\x99\xa4read\xa1\x31\x92\xa4none\x07\xc0\x01\x02\x03\x92\x91\x01\x90\x80";
 	ab_str reply;
 	ab_failure failure;
 	AB_EXPECT(t, ab_run(&ab_the_plugin, whole, sizeof whole - 1, &reply, &failure));

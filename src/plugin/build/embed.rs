@@ -83,9 +83,12 @@ mod tests {
 
     #[test]
     fn wasi_is_answered_within() {
-        for (import, imports) in
-            [(None, &[][..]), (Some("fd_read"), &[]), (Some("fd_write"), &["anabranch:plugin/log@1.0.0"])]
-        {
+        let types = "anabranch:plugin/types@1.0.0";
+        for (import, imports) in [
+            (None, &[types][..]),
+            (Some("fd_read"), &[types]),
+            (Some("fd_write"), &["anabranch:plugin/log@1.0.0", types]),
+        ] {
             let shape = judge(&component(linked(import)).unwrap()).unwrap();
             assert_eq!(shape.imports, imports, "{import:?}");
         }
