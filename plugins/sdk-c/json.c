@@ -113,20 +113,43 @@ static uint8_t escape(uint8_t byte)
 	}
 }
 
+/* Whether one of eight bytes has to be escaped. A borrow may say so without need. */
+static bool has_special(const char *text)
+{
+	const uint64_t ones = 0x0101010101010101u;
+	const uint64_t tops = ones << 7;
+	uint64_t bytes;
+	memcpy(&bytes, text, sizeof bytes);
+	uint64_t quotes = bytes ^ ones * '"';
+	uint64_t slashes = bytes ^ ones * '\\';
+	/* A byte is less than n where subtracting n borrows and its top bit was not set. */
+	return (((bytes - ones * 0x20) & ~bytes) | ((quotes - ones) & ~quotes) | ((slashes - ones) & ~slashes)) & tops;
+}
+
 void ab_json_quoted(ab_buffer *out, ab_str text)
 {
 	static const char hex[] = "0123456789abcdef";
 	ab_buffer_room(out, text.size + 2);
 	out->data[out->size++] = '"';
 	size_t from = 0;
-	for (size_t at = 0; at < text.size; at++) {
-		uint8_t byte = (uint8_t)text.data[at];
-		if (byte >= 0x20 && byte != '"' && byte != '\\')
+	size_t at = 0;
+	while (at < text.size) {
+		if (text.size - at >= 8 && !has_special(text.data + at)) {
+			at += 8;
 			continue;
-		ab_buffer_bytes(out, text.data + from, at - from);
-		from = at + 1;
-		uint8_t escaped[6] = {'\\', escape(byte), '0', '0', (uint8_t)hex[byte >> 4], (uint8_t)hex[byte & 15]};
-		ab_buffer_bytes(out, escaped, escaped[1] == 'u' ? 6 : 2);
+		}
+		/* Eight one by one, or what is left. */
+		size_t end = text.size - at >= 8 ? at + 8 : text.size;
+		for (; at < end; at++) {
+			uint8_t byte = (uint8_t)text.data[at];
+			uint8_t letter = escape(byte);
+			if (letter == 0)
+				continue;
+			ab_buffer_bytes(out, text.data + from, at - from);
+			from = at + 1;
+			uint8_t escaped[6] = {'\\', letter, '0', '0', (uint8_t)hex[byte >> 4], (uint8_t)hex[byte & 15]};
+			ab_buffer_bytes(out, escaped, letter == 'u' ? 6 : 2);
+		}
 	}
 	ab_buffer_bytes(out, text.data + from, text.size - from);
 	ab_buffer_byte(out, '"');

@@ -44,6 +44,11 @@ func appendAny(out []byte, body any, depth int) ([]byte, error) {
 		return appendRaw(out, string(typed)), nil
 	}
 	kind := reflect.TypeOf(body)
+	if kind.Kind() == reflect.Struct && kind.Size() > unsafe.Sizeof(uintptr(0)) {
+		// What is wider than a pointer stands behind one.
+		data := (*[2]unsafe.Pointer)(unsafe.Pointer(&body))[1]
+		return encoderOf(kind)(out, data, depth)
+	}
 	place := reflect.New(kind)
 	place.Elem().Set(reflect.ValueOf(body))
 	return encoderOf(kind)(out, place.UnsafePointer(), depth)
@@ -329,12 +334,38 @@ func appendFloat(out []byte, float float64, bits int) []byte {
 	return out
 }
 
+const (
+	ones = 0x0101010101010101
+	tops = ones << 7
+)
+
+// special tells whether one of eight bytes has to be escaped; a borrow may say so without need.
+func special(bytes uint64) bool {
+	quotes, slashes := bytes^ones*'"', bytes^ones*'\\'
+	// A byte is less than n where subtracting n borrows and its top bit was not set.
+	return ((bytes-ones*0x20)&^bytes|(quotes-ones)&^quotes|(slashes-ones)&^slashes)&tops != 0
+}
+
 func appendQuoted(out []byte, text string) []byte {
 	const hex = "0123456789abcdef"
 	start := len(out)
 	out = append(out, '"')
 	from, ascii := 0, true
-	for at := range len(text) {
+	data := unsafe.Pointer(unsafe.StringData(text))
+	for at, plain := 0, 0; at < len(text); at++ {
+		// Eight at once, as long as there is nothing to escape in them.
+		for at >= plain && len(text)-at >= 8 {
+			bytes := *(*uint64)(unsafe.Add(data, at))
+			if special(bytes) {
+				plain = at + 8
+				break
+			}
+			ascii = ascii && bytes&tops == 0
+			at += 8
+		}
+		if at == len(text) {
+			break
+		}
 		character := text[at]
 		if character >= 0x20 && character != '"' && character != '\\' {
 			ascii = ascii && character < utf8.RuneSelf

@@ -196,7 +196,38 @@ func pointerDecoder(kind reflect.Type) (decoder, error) {
 	}, nil
 }
 
+// texts reads an array of texts, whose places are made at once.
+func texts(r *reader, place unsafe.Pointer) error {
+	v := r.next()
+	if v.kind == kindNull {
+		*(*[]*string)(place) = nil
+		return nil
+	}
+	if v.kind != kindArray {
+		r.skip(v)
+		return mismatch{kindNames[v.kind], "an array"}
+	}
+	pointers, values := make([]*string, v.count), make([]string, v.count)
+	var problem error
+	for at := range pointers {
+		switch item := r.next(); item.kind {
+		case kindText:
+			values[at] = item.text()
+			pointers[at] = &values[at]
+		case kindNull:
+		default:
+			r.skip(item)
+			problem = mismatch{kindNames[item.kind], "text"}
+		}
+	}
+	*(*[]*string)(place) = pointers
+	return problem
+}
+
 func sliceDecoder(kind reflect.Type) (decoder, error) {
+	if kind == reflect.TypeFor[[]*string]() {
+		return texts, nil
+	}
 	inner, err := decoderOf(kind.Elem())
 	if err != nil {
 		return nil, err

@@ -272,6 +272,22 @@ func TestDocumentsAreThoseOfTheStandardLibrary(t *testing.T) {
 	expect(t, err, errDeep)
 }
 
+// The writer looks at eight bytes at once.
+func TestWhatIsEscapedIsFoundAnywhere(t *testing.T) {
+	for _, filler := range []string{"x", "!", "]", "é"} {
+		for place := range 20 {
+			for character := range rune(0x80) {
+				text := strings.Repeat(filler, place) + string(character) + strings.Repeat(filler, 20-place)
+				written, err := appendJSON(nil, text)
+				var read string
+				if err != nil || json.Unmarshal(written, &read) != nil || read != text {
+					t.Fatalf("%q becomes %s", text, written)
+				}
+			}
+		}
+	}
+}
+
 func TestDescribe(t *testing.T) {
 	plugin := echo()
 	plugin.Name, plugin.Version, plugin.Tables = "p", "1.0.0", []string{"public.t"}

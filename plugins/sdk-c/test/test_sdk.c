@@ -124,6 +124,24 @@ static void every_value_becomes_json(ab_test *t)
 		AB_EXPECT_DOCUMENT(t, at, expected[at]);
 }
 
+/* The writer looks at eight bytes at once. */
+static void what_is_escaped_is_found_anywhere(ab_test *t)
+{
+	static char texts[3 * 20][21];
+	static char expected[3 * 20][40];
+	static const char *const escaped[] = {"\\\"", "\\\\", "\\u001f"};
+	for (size_t at = 0; at < 60; at++) {
+		memset(texts[at], at % 2 ? 'x' : '!', 20);
+		size_t place = at % 20;
+		texts[at][place] = "\"\\\x1f"[at / 20];
+		snprintf(expected[at], sizeof expected[at], "\"%.*s%s%s\"", (int)place, texts[at], escaped[at / 20],
+			 texts[at] + place + 1);
+		put(t, ab_of_text(texts[at]));
+	}
+	for (size_t at = 0; at < 60; at++)
+		AB_EXPECT_DOCUMENT(t, at, expected[at]);
+}
+
 static void long_texts_and_many_items_are_read(ab_test *t)
 {
 	static char text[70000];
@@ -263,7 +281,7 @@ static void describe_is_json(ab_test *t)
 		       "\"sdk\":\"anabranch-sdk-c 0.1.0\"}");
 }
 
-AB_TESTS(every_value_becomes_json, long_texts_and_many_items_are_read, outcomes_are_told_apart,
+AB_TESTS(every_value_becomes_json, what_is_escaped_is_found_anywhere, long_texts_and_many_items_are_read, outcomes_are_told_apart,
 	 a_value_of_another_type_is_poison, numbers_keep_their_digits, documents_that_are_no_json_fail,
 	 old_rows_are_told_from_none, the_host_is_there, other_columns_end_the_batch, a_damaged_request_is_told,
 	 describe_is_json)
