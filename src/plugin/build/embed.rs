@@ -6,7 +6,7 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 use super::{wasi_stub, wit};
 
 /// The stub's own world: what it prints goes to the host's log.
-const STUB: &str = "package anabranch:plugin@1.0.0;\nworld wasi-stub { import log; }\n";
+const STUB: &str = "world wasi-stub { import log; }\n";
 
 /// The component of a transform's module.
 pub(super) fn component(mut module: Vec<u8>) -> Result<Vec<u8>, String> {
