@@ -73,12 +73,49 @@ const PYTHON: &[(&str, &str)] = files!(
     ]
 );
 
+const C: &[(&str, &str)] = files!(
+    "sdk-c/",
+    "anabranch-sdk/",
+    [
+        "anabranch.h",
+        "anabranch_testing.h",
+        "batch.c",
+        "component.c",
+        "internal.h",
+        "json.c",
+        "memory.c",
+        "msgpack.c",
+        "testing.c",
+    ]
+);
+
+const GO: &[(&str, &str)] = files!(
+    "sdk-go/",
+    "anabranch-sdk/",
+    [
+        "batch.go",
+        "component.go",
+        "failure.go",
+        "go.mod",
+        "host.go",
+        "host_native.go",
+        "json.go",
+        "msgpack.go",
+        "plugin.go",
+        "row.go",
+        "testing.go",
+        "types.go",
+    ]
+);
+
 /// Paths in the project, and texts.
 pub(super) fn files(language: Language) -> impl Iterator<Item = (&'static str, &'static str)> {
     let (files, manifest) = match language {
         Language::Rust => (RUST, Some(RUST_MANIFEST)),
         Language::JavaScript => (JAVASCRIPT, None),
         Language::Python => (PYTHON, None),
+        Language::C => (C, None),
+        Language::Go => (GO, None),
     };
     files.iter().copied().chain(manifest)
 }
@@ -96,6 +133,8 @@ mod tests {
             (Language::Rust, "sdk-rust/src", "anabranch-sdk/src/"),
             (Language::JavaScript, "sdk-js/src", "anabranch-sdk/src/"),
             (Language::Python, "sdk-python/anabranch_sdk", "anabranch_sdk/"),
+            (Language::C, "sdk-c", "anabranch-sdk/"),
+            (Language::Go, "sdk-go", "anabranch-sdk/"),
         ] {
             let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins").join(folder);
             let there: BTreeSet<_> = fs::read_dir(place)
@@ -103,6 +142,7 @@ mod tests {
                 .map(|entry| entry.unwrap())
                 .filter(|entry| entry.file_type().unwrap().is_file())
                 .map(|entry| entry.file_name().into_string().unwrap())
+                .filter(|name| name != "Makefile" && !name.ends_with("_test.go"))
                 .collect();
             let here = files(language).filter_map(|(path, _)| path.strip_prefix(from)).map(str::to_owned);
             assert_eq!(here.collect::<BTreeSet<_>>(), there, "{language}");
