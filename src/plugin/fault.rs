@@ -75,6 +75,17 @@ pub enum FaultKind {
         /// The columns that there are.
         table: String,
     },
+    /// It fails for so many changes that none of them is to blame.
+    #[error(
+        "it fails for more than {culprits} changes of one batch, each alone, or takes too long to fail: the plugin is \
+         taken to be at fault and not the rows, and none is put into quarantine. The last: {last}"
+    )]
+    Everywhere {
+        /// How many had failed before.
+        culprits: usize,
+        /// What the last failed with.
+        last: String,
+    },
     /// No instance could be made.
     #[error("no instance of it could be made: {0}")]
     Instantiate(String),
@@ -104,6 +115,20 @@ impl PluginFault {
         self.0.positions.0..self.0.positions.1
     }
 
+    /// Whether it may be the machine's rather than the guest's: it is a matter of time.
+    #[must_use]
+    pub fn is_slow(&self) -> bool {
+        matches!(self.kind(), FaultKind::Deadline(_))
+    }
+
+    /// The same as a fault of the plugin as a whole, after `culprits` changes were to blame.
+    #[must_use]
+    pub fn of_the_plugin(mut self, culprits: usize) -> Self {
+        let last = self.0.kind.to_string();
+        self.0.kind = FaultKind::Everywhere { culprits, last };
+        self
+    }
+
     /// Whether one change of several may be the cause, so that a smaller batch may work: split
     /// [`PluginFault::positions`] until the culprit is alone.
     #[must_use]
@@ -112,7 +137,7 @@ impl PluginFault {
         several
             && match self.kind() {
                 FaultKind::Guest(failure) => failure.class == FailureClass::Poison,
-                FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) => false,
+                FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) | FaultKind::Everywhere { .. } => false,
                 _ => true,
             }
     }
@@ -122,7 +147,7 @@ impl PluginFault {
     pub fn class(&self) -> FailureClass {
         match self.kind() {
             FaultKind::Guest(failure) => failure.class,
-            FaultKind::MissingColumn { .. } => FailureClass::Fatal,
+            FaultKind::MissingColumn { .. } | FaultKind::Everywhere { .. } => FailureClass::Fatal,
             FaultKind::Instantiate(_) => FailureClass::Retry,
             _ => FailureClass::Poison,
         }
@@ -141,6 +166,7 @@ impl PluginFault {
             FaultKind::BadReply { .. } => "plugin-reply",
             FaultKind::Guest(failure) => &failure.code,
             FaultKind::MissingColumn { .. } => "plugin-column",
+            FaultKind::Everywhere { .. } => "plugin-fails-often",
             FaultKind::Instantiate(_) => "plugin-instantiate",
         }
     }

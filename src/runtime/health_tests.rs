@@ -29,6 +29,7 @@ fn mapping(name: &str, state: MappingState) -> MappingView {
         attempts: 2,
         error: (state != MappingState::Running).then_some(error),
         queued_bytes: 0,
+        quarantined: 0,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
 };
 
-use super::{error::TermError, lane::Active, recover, reload::PluginSet, source::Source, token::Token};
+use super::{blame::Redactor, error::TermError, lane::Active, recover, reload::PluginSet, source::Source, token::Token};
 
 /// A mapping as config and plugins want it.
 #[derive(Clone, Debug)]
@@ -102,6 +102,7 @@ impl Planned {
 pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin: &Plugin) -> Active {
     let settings = config.plugins.of(&mapping.transform).guest_config();
     Active {
+        secrets: Redactor::new(settings.values()),
         transform: Arc::new(plugin.transform(&mapping.entity, settings)),
         rules: DocumentRules {
             destination: mapping.destination.clone(),

@@ -72,6 +72,8 @@ pub(super) struct MappingView {
     pub(super) attempts: u32,
     pub(super) error: Option<Told>,
     pub(super) queued_bytes: usize,
+    /// Rows in quarantine.
+    pub(super) quarantined: u64,
 }
 
 /// What was last told of a failure.
@@ -262,6 +264,7 @@ impl Pump {
             attempts,
             error,
             queued_bytes: lane.handle.as_ref().map_or(0, |handle| handle.queued_bytes()),
+            quarantined: lane.handle.as_ref().map_or(0, |handle| handle.quarantined()),
         }
     }
 

@@ -9,6 +9,7 @@ mod control;
 mod error;
 mod mapping;
 mod partitions;
+mod quarantine;
 mod request;
 mod run;
 mod store;
@@ -19,6 +20,9 @@ pub use control::StoredControl;
 pub use error::StateError;
 pub use mapping::{MappingStatus, StoredMapping};
 pub use partitions::StoredPartition;
+pub use quarantine::{
+    NewEntry, QuarantineEntry, QuarantineFilter, QuarantineFull, QuarantineStage, RejectedDocument,
+};
 pub use request::{Asked, CHANNEL, PendingRequest, StoredRequest, StoredRunState, Target, Withdrawn};
 pub use run::{RunAge, RunStatus, StoredRun};
 pub use store::Store;

@@ -88,6 +88,8 @@ pub(super) struct MappingShape {
     pub(super) attempts: u32,
     pub(super) last_error: Option<FailureShape>,
     pub(super) queued_bytes: usize,
+    /// Rows in quarantine.
+    pub(super) quarantined: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -181,6 +183,7 @@ fn mapping(view: &MappingView) -> MappingShape {
             message: told.message.clone(),
         }),
         queued_bytes: view.queued_bytes,
+        quarantined: view.quarantined,
     }
 }
 
