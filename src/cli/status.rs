@@ -50,7 +50,8 @@ fn text(shape: &StatusShape) -> String {
     }
     if !shape.mappings.is_empty() {
         let rows: Vec<_> = shape.mappings.iter().map(mapping_row).collect();
-        let heading = ["mapping", "version", "generation", "status", "accepted", "in quarantine", "last error"];
+        let heading =
+            ["mapping", "version", "generation", "status", "accepted", "in quarantine", "last error"];
         text.push('\n');
         text.push_str(&output::table(&heading, &rows));
     }

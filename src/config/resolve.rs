@@ -378,7 +378,10 @@ impl Resolver<'_> {
         ];
         if on_failure != OnFailure::Quarantine {
             for at in limits.into_iter().flatten() {
-                self.complain(at, "bounds the quarantine, which this mapping has none of; add on_failure = \"quarantine\"");
+                self.complain(
+                    at,
+                    "bounds the quarantine, which this mapping has none of; add on_failure = \"quarantine\"",
+                );
             }
         }
         let count = |typed: &Option<Located<i64>>, default: usize| {

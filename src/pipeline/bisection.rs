@@ -181,7 +181,8 @@ mod tests {
     #[test]
     fn one_of_a_thousand_is_found_in_few_calls() {
         for bad in [0, 1, 499, 500, 998, 999] {
-            let searched = search(1000, 1000, BisectionLimits::default(), false, |range, _| range.contains(&bad));
+            let searched =
+                search(1000, 1000, BisectionLimits::default(), false, |range, _| range.contains(&bad));
             assert_eq!(searched.blamed, [bad]);
             assert!(searched.calls <= 21, "{bad}: {} calls", searched.calls);
         }

@@ -117,7 +117,12 @@ mod tests {
             columns: (0..values.len()).map(column).collect(),
             key: vec![0],
         }));
-        batch.transactions.push(TransactionInfo { xid: 1, commit_lsn: Lsn(1), end_lsn: Lsn(2), commit_time: 0 });
+        batch.transactions.push(TransactionInfo {
+            xid: 1,
+            commit_lsn: Lsn(1),
+            end_lsn: Lsn(2),
+            commit_time: 0,
+        });
         for value in values {
             let start = u32::try_from(batch.bytes.len()).unwrap();
             batch.cells.push(match value {
@@ -148,7 +153,10 @@ mod tests {
         assert_eq!(payload.json, r#"{"new":{"c0":"7","c1":null,"c3":"a\"\n"}}"#);
         assert!(payload.cut.is_empty());
         let both = change(&[Some("7")], true);
-        assert_eq!(super::payload(&both, &both.changes[0], None, 9).json, r#"{"new":{"c0":"7"},"old":{"c0":"7"}}"#);
+        assert_eq!(
+            super::payload(&both, &both.changes[0], None, 9).json,
+            r#"{"new":{"c0":"7"},"old":{"c0":"7"}}"#
+        );
     }
 
     #[test]
@@ -166,7 +174,10 @@ mod tests {
     #[test]
     fn what_is_too_long_is_cut_at_a_character_and_named() {
         let payload = shown(&[Some("7"), Some("größe"), Some("x")], None, 4);
-        assert_eq!(payload.json, r#"{"new":{"c0":"7","c1":"gr…","c2":"x"}}"#, "one byte is left for the last");
+        assert_eq!(
+            payload.json, r#"{"new":{"c0":"7","c1":"gr…","c2":"x"}}"#,
+            "one byte is left for the last"
+        );
         assert_eq!(payload.cut, ["c1"]);
         assert_eq!(beginning("aé", 2), ("a", false));
         assert_eq!(beginning("aé", 3), ("aé", true));

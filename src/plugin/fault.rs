@@ -137,7 +137,9 @@ impl PluginFault {
         several
             && match self.kind() {
                 FaultKind::Guest(failure) => failure.class == FailureClass::Poison,
-                FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) | FaultKind::Everywhere { .. } => false,
+                FaultKind::MissingColumn { .. }
+                | FaultKind::Instantiate(_)
+                | FaultKind::Everywhere { .. } => false,
                 _ => true,
             }
     }

@@ -117,8 +117,9 @@ impl Transform {
         let mut buffers = self.take_buffers();
         while let Some(range) = bisection.next_range() {
             let kept = (outcomes.outcomes.len(), outcomes.documents.len(), outcomes.bytes.len());
-            let called =
-                self.call_once(batch, &selection[..range.end], range.start, &mut buffers, &mut outcomes).await;
+            let called = self
+                .call_once(batch, &selection[..range.end], range.start, &mut buffers, &mut outcomes)
+                .await;
             match called {
                 Ok(to) => bisection.worked(to),
                 Err(fault) => {

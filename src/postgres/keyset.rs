@@ -69,9 +69,10 @@ pub(super) fn absent(key: &[(String, KeyType)], keys: &[Vec<String>], table: &st
     };
     let rows: Vec<_> = keys.iter().map(row).collect();
     let names: Vec<_> = (0..key.len()).map(|at| format!("k{at}")).collect();
-    let same = key.iter().zip(&names).map(|((name, key), asked)| {
-        format!("t.{name} operator({}.=) asked.{asked}", key.operator_schema)
-    });
+    let same = key
+        .iter()
+        .zip(&names)
+        .map(|((name, key), asked)| format!("t.{name} operator({}.=) asked.{asked}", key.operator_schema));
     let same: Vec<_> = same.collect();
     format!(
         "select distinct {} from (values {}) as asked ({names}) where not exists (select from {table} as t where {}{filter})",

@@ -64,7 +64,8 @@ impl Pump {
     /// So many rows are stored as being in quarantine.
     fn quarantined(&mut self, counts: &[(String, u64)]) {
         for lane in self.lanes.values() {
-            let count = counts.iter().find(|(mapping, _)| mapping == lane.name()).map_or(0, |(_, rows)| *rows);
+            let count =
+                counts.iter().find(|(mapping, _)| mapping == lane.name()).map_or(0, |(_, rows)| *rows);
             if let Some(handle) = &lane.handle {
                 handle.quarantine_is(count);
             }

@@ -17,7 +17,9 @@ use crate::{
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
 };
 
-use super::{blame::Redactor, error::TermError, lane::Active, recover, reload::PluginSet, source::Source, token::Token};
+use super::{
+    blame::Redactor, error::TermError, lane::Active, recover, reload::PluginSet, source::Source, token::Token,
+};
 
 /// A mapping as config and plugins want it.
 #[derive(Clone, Debug)]

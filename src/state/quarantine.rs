@@ -10,10 +10,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use tokio_postgres::{Client, Row};
 
-use crate::{
-    model::EntityName,
-    pipeline::LaneOrder,
-};
+use crate::{model::EntityName, pipeline::LaneOrder};
 
 use super::{
     StateError, Store,

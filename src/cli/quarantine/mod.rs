@@ -133,7 +133,10 @@ fn listed(shape: &ListShape) -> String {
     }
     let mut text = table(&shape.entries);
     if shape.more > 0 {
-        text.push_str(&format!("and {} more\n", output::count(i64::try_from(shape.more).unwrap_or(i64::MAX))));
+        text.push_str(&format!(
+            "and {} more\n",
+            output::count(i64::try_from(shape.more).unwrap_or(i64::MAX))
+        ));
     }
     text
 }

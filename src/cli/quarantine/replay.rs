@@ -107,7 +107,9 @@ fn text(shape: &Shape) -> String {
     }
     let without_key = shape.replayed.without_key.iter();
     lines.extend(without_key.map(|id| {
-        format!("entry {id} came without its whole key and cannot be read again: request a backfill of its table")
+        format!(
+            "entry {id} came without its whole key and cannot be read again: request a backfill of its table"
+        )
     }));
     lines.extend(shape.missing.iter().map(|id| format!("there is no entry {id}")));
     lines.join("\n")

@@ -56,10 +56,15 @@ fn ids(passed: &[(Vec<u8>, LaneOrder)]) -> Vec<&str> {
 #[test]
 fn an_entry_ends_with_a_later_change_of_its_row() {
     let open: OpenRows = [(b"1".to_vec(), order(20)), (b"2".to_vec(), order(20))].into_iter().collect();
-    let changes = batch(Origin::Stream, 1, &[(Operation::Insert, None, Some(1)), (Operation::Update, None, Some(2))]);
+    let changes =
+        batch(Origin::Stream, 1, &[(Operation::Insert, None, Some(1)), (Operation::Update, None, Some(2))]);
     assert_eq!(ids(&open.passed(&changes, &[0, 1], &[], 1, Lsn(0))), ["2"], "the first is older");
     assert!(open.passed(&changes, &[0, 1], &[1], 1, Lsn(0)).is_empty(), "it failed, or left what is there");
-    assert_eq!(ids(&open.passed(&changes, &[0], &[], 2, Lsn(0))), ["1"], "a generation is later than all before");
+    assert_eq!(
+        ids(&open.passed(&changes, &[0], &[], 2, Lsn(0))),
+        ["1"],
+        "a generation is later than all before"
+    );
     let chunk = batch(Origin::Backfill, 0, &[(Operation::Read, None, Some(1))]);
     assert_eq!(ids(&open.passed(&chunk, &[0], &[], 1, Lsn(25))), ["1"], "read again");
     assert!(open.passed(&chunk, &[0], &[], 1, Lsn(20)).is_empty(), "handed out before what failed");
@@ -287,9 +292,13 @@ impl World {
                 let there = self.rows(self.at).get(&row).copied();
                 // A row that is gone is deleted, whatever its last change was.
                 let last = self.log[..self.at].iter().rposition(|event| event.row == row);
-                let (Some(last), operation) = (last, there.map_or(Operation::Delete, |_| Operation::Read)) else { return };
+                let (Some(last), operation) = (last, there.map_or(Operation::Delete, |_| Operation::Read))
+                else {
+                    return;
+                };
                 let number = there.unwrap_or(last);
-                let (old, new) = if operation == Operation::Delete { (Some(row), None) } else { (None, Some(row)) };
+                let (old, new) =
+                    if operation == Operation::Delete { (Some(row), None) } else { (None, Some(row)) };
                 let batch = batch(Origin::Backfill, 0, &[(operation, old, new)]);
                 let handed = Lsn(self.at as u64 * 10 + 5);
                 self.deliver(&batch, &[number], handed, kill);

@@ -104,7 +104,11 @@ impl Shared {
     }
 
     /// Gives the changes that the sink did not take a document of, and that are in quarantine now.
-    async fn carry_out(&self, Outgoing { step, token }: &Outgoing, group: &Group) -> Result<Vec<u32>, Failure> {
+    async fn carry_out(
+        &self,
+        Outgoing { step, token }: &Outgoing,
+        group: &Group,
+    ) -> Result<Vec<u32>, Failure> {
         // After a retry's pause, or a sleep of the whole process, another host may lead.
         self.settings.lease.hold().await;
         let sink = &self.settings.sink;
@@ -143,9 +147,7 @@ impl Shared {
                 );
                 Ok(Vec::new())
             }
-            Step::Purge(destination) => {
-                sink.purge(destination, progress.as_ref()).await.map(|()| Vec::new())
-            }
+            Step::Purge(destination) => sink.purge(destination, progress.as_ref()).await.map(|()| Vec::new()),
         }
     }
 }

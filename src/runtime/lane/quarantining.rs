@@ -18,9 +18,7 @@ use crate::{
         Change, ChangeBatch, DocumentOperation, Documents, Failure, FailureClass, Lsn, Origin, document_id,
         push_document_id,
     },
-    pipeline::{
-        Bisection, BisectionLimits, Found, InARow, LaneOrder, OpenRows, TooMany, beginning, payload,
-    },
+    pipeline::{Bisection, BisectionLimits, Found, InARow, LaneOrder, OpenRows, TooMany, beginning, payload},
     postgres::{self, Client, Purpose},
     sink::{Progress, Rejected},
     state::{NewEntry, QuarantineFull, QuarantineStage, RejectedDocument, StateError, Store},
@@ -85,7 +83,10 @@ impl Group {
         let base = self.pieces.last().map_or(0, |last| last.base.saturating_add(changes(last)));
         for step in steps.iter_mut().filter(|_| base > 0) {
             if let Step::Deliver(documents) = step {
-                documents.entries.iter_mut().for_each(|entry| entry.change = entry.change.saturating_add(base));
+                documents
+                    .entries
+                    .iter_mut()
+                    .for_each(|entry| entry.change = entry.change.saturating_add(base));
             }
         }
         self.pieces.push(Member { base, made, handed: work.advance.from, purge: work.purge });
@@ -211,8 +212,7 @@ impl Shared {
         drop(ward);
         // A sink keeps no token with a batch of which it did not take all.
         if let Some(progress) = progress.filter(|_| !whole || !entries.is_empty()) {
-            let nothing =
-                Documents::new(documents.entity.as_str(), documents.origin, documents.generation);
+            let nothing = Documents::new(documents.entity.as_str(), documents.origin, documents.generation);
             sink.deliver(&nothing, Some(progress)).await?;
         }
         Ok(numbers)
@@ -291,8 +291,12 @@ impl Shared {
             text.and_then(|text| String::from_utf8(text.to_vec()).ok())
         };
         let key = known.as_ref().and_then(|_| relation.key.iter().map(text).collect());
-        let payload =
-            payload(batch, change, made.description.columns.as_deref(), self.settings.quarantine.bounds.payload);
+        let payload = payload(
+            batch,
+            change,
+            made.description.columns.as_deref(),
+            self.settings.quarantine.bounds.payload,
+        );
         NewEntry {
             row: known.unwrap_or_else(|| format!("?{}/{}", order.commit_lsn, order.sequence)),
             key,
@@ -344,7 +348,11 @@ impl Shared {
     fn tell_entry(&self, told: &mut Told, entry: &NewEntry) {
         if told.since.elapsed() >= Duration::from_secs(1) {
             if told.silent > 0 {
-                warn!(mapping = self.settings.mapping, more = told.silent, "more rows were put into quarantine");
+                warn!(
+                    mapping = self.settings.mapping,
+                    more = told.silent,
+                    "more rows were put into quarantine"
+                );
             }
             *told = Told { since: Instant::now(), lines: 0, silent: 0 };
         }
@@ -443,7 +451,8 @@ impl Shared {
     ) -> Result<T, Failure> {
         let settings = &self.settings.quarantine;
         let failed = |error: String| {
-            let message = format!("the state schema does not take what goes into quarantine or out of it: {error}");
+            let message =
+                format!("the state schema does not take what goes into quarantine or out of it: {error}");
             Failure::new(FailureClass::Retry, "quarantine-state", message)
         };
         let client = match ward.client.take().filter(|client| !client.is_closed()) {

@@ -13,9 +13,7 @@ use tracing::Instrument as _;
 use crate::{
     config::OnFailure,
     model::{ChangeBatch, Description, Documents, Failure, Operation, Origin, Outcome, Outcomes, Revision},
-    pipeline::{
-        ChangeFailure, Segment, assemble, assemble_around, guest_selection, incomplete, segments,
-    },
+    pipeline::{ChangeFailure, Segment, assemble, assemble_around, guest_selection, incomplete, segments},
     plugin::{PluginFault, Transform},
 };
 
@@ -140,9 +138,8 @@ impl Shared {
                     let asking = ask(transform, &made.batch, &asked, &refused, quarantines);
                     let outcomes = asking.await.map_err(|fault| secrets.clean(fault.to_failure()))?;
                     let batch = &made.batch;
-                    let named = |failed: ChangeFailure| {
-                        name_row(secrets.clean(failed.failure), batch, failed.change)
-                    };
+                    let named =
+                        |failed: ChangeFailure| name_row(secrets.clean(failed.failure), batch, failed.change);
                     let failed = if quarantines {
                         let aside = assemble_around(batch, &rows, &outcomes, rules, &mut documents);
                         aside.map_err(named)?
@@ -153,10 +150,9 @@ impl Shared {
                     if notes_left {
                         made.left.extend(left(batch, &asked, &outcomes));
                     }
-                    let failed = failed.into_iter().map(|failed| ChangeFailure {
-                        failure: secrets.clean(failed.failure),
-                        ..failed
-                    });
+                    let failed = failed
+                        .into_iter()
+                        .map(|failed| ChangeFailure { failure: secrets.clean(failed.failure), ..failed });
                     made.note(&asked, failed.collect());
                 }
                 Segment::Truncate(_) => {
