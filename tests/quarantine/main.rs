@@ -11,3 +11,5 @@ mod replay;
 mod scene;
 mod sinks;
 mod transforms;
+#[path = "../http/web.rs"]
+mod web;

@@ -50,12 +50,14 @@ pub(super) struct Ward {
 struct Told {
     since: Instant,
     lines: u32,
+    /// Whether this second's rest was told as a number.
+    summed: bool,
     silent: u64,
 }
 
 impl Ward {
     pub(super) fn new(open: OpenRows) -> Self {
-        let told = Told { since: Instant::now(), lines: 0, silent: 0 };
+        let told = Told { since: Instant::now(), lines: 0, summed: false, silent: 0 };
         let (transforms, deliveries) = (InARow::default(), InARow::default());
         Self { open, client: None, transforms, deliveries, told }
     }
@@ -342,19 +344,17 @@ impl Shared {
             settings.metrics.quarantined(entry.stage);
             self.tell_entry(&mut ward.told, entry);
         }
+        let Told { summed, silent, .. } = &mut ward.told;
+        if *silent > 0 && !std::mem::replace(summed, true) {
+            let more = std::mem::take(silent);
+            warn!(mapping = settings.mapping, more, "more rows were put into quarantine");
+        }
         Ok(())
     }
 
     fn tell_entry(&self, told: &mut Told, entry: &NewEntry) {
         if told.since.elapsed() >= Duration::from_secs(1) {
-            if told.silent > 0 {
-                warn!(
-                    mapping = self.settings.mapping,
-                    more = told.silent,
-                    "more rows were put into quarantine"
-                );
-            }
-            *told = Told { since: Instant::now(), lines: 0, silent: 0 };
+            *told = Told { since: Instant::now(), lines: 0, summed: false, silent: told.silent };
         }
         if told.lines >= LINES_PER_SECOND {
             told.silent += 1;
