@@ -78,7 +78,8 @@ pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
             shape.findings = context.block_on(source(&config, &mappings, &full))?;
             shape.mappings = mapping_shapes(&mappings);
             shape.notices = mappings.notices;
-            let broken = plugins.failures().next().is_some();
+            let broken = plugins.failures().next().is_some()
+                || plugins.loaded().any(|plugin| plugin.ungranted().is_some());
             let stopped = shape.findings.iter().any(|finding| finding.severity == "error");
             if broken || stopped { Exit::Failed } else { Exit::Done }
         }
@@ -131,11 +132,14 @@ fn finding_shape(finding: Finding) -> FindingShape {
 fn plugin_shapes(plugins: &Plugins) -> Vec<PluginShape> {
     let shape = |(path, plugin): &(PathBuf, Result<Plugin, PluginError>)| PluginShape {
         path: path.display().to_string(),
-        ok: plugin.is_ok(),
+        ok: plugin.as_ref().is_ok_and(|plugin| plugin.ungranted().is_none()),
         name: plugin.as_ref().ok().map(|plugin| plugin.revision().name.clone()),
         version: plugin.as_ref().ok().map(|plugin| plugin.revision().version.to_string()),
         verdict: match plugin {
-            Ok(_) => "ok".to_owned(),
+            Ok(plugin) => match plugin.ungranted() {
+                None => "ok".to_owned(),
+                Some(ungranted) => format!("plugin {} {ungranted}", plugin.revision()),
+            },
             Err(error) => error.to_string(),
         },
     };
@@ -157,7 +161,7 @@ fn text(shape: &Shape) -> String {
     let mut lines = Vec::new();
     for plugin in &shape.plugins {
         match (&plugin.name, &plugin.version) {
-            (Some(name), Some(version)) => lines.push(format!("plugin   {name} {version}: ok")),
+            (Some(name), Some(version)) if plugin.ok => lines.push(format!("plugin   {name} {version}: ok")),
             _ => lines.push(format!("error    {}", plugin.verdict)),
         }
     }

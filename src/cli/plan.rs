@@ -37,7 +37,7 @@ struct StepShape {
     mapping: String,
     /// Null for a mapping that is gone.
     entity: Option<String>,
-    /// `new`, `unchanged`, `adopt`, `rebuild`, `refused` or `removed`.
+    /// `new`, `unchanged`, `adopt`, `rebuild`, `held`, `refused` or `removed`.
     action: &'static str,
     /// What differs, a sentence each.
     reasons: Vec<String>,
@@ -66,8 +66,9 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     };
     let wanted = wanted(&config, &plugins, &mappings);
     let notices = failures.into_iter().chain(mappings.notices.iter().cloned()).collect();
-    let shape = context.block_on(compared(&config, &mappings, &wanted, notices))?;
-    let refused = shape.mappings.iter().any(|step| step.action == "refused");
+    let mut shape = context.block_on(compared(&config, &mappings, &wanted, notices))?;
+    hold(&mut shape, &mappings, &plugins);
+    let refused = shape.mappings.iter().any(|step| matches!(step.action, "held" | "refused"));
     context.output.result(&shape, text)?;
     Ok(if refused { Exit::Failed } else { Exit::Done })
 }
@@ -76,7 +77,11 @@ fn wanted(config: &Config, plugins: &Plugins, mappings: &Mappings) -> Vec<Wanted
     let with_plugin = mappings.mappings.iter().filter_map(|mapping| {
         let plugin = plugins.named(&mapping.transform)?;
         let kind = config.sinks.get(&mapping.sink)?.kind();
-        Some(mapping.wanted(plugin.revision(), plugin.description(), kind))
+        let sink_plugin = match config.sink_plugin(&mapping.sink) {
+            Some(name) => Some(&**plugins.named(name)?.revision()),
+            None => None,
+        };
+        Some(mapping.wanted(plugin.revision(), plugin.description(), kind, sink_plugin))
     });
     with_plugin.collect()
 }
@@ -120,8 +125,37 @@ async fn compared(
         step_shape(step.mapping, entity, &step.decision, rows, run)
     });
     let mappings: Vec<_> = steps.collect();
-    let changes = mappings.iter().any(|step| !matches!(step.action, "unchanged" | "refused"));
-    Ok(Shape { changes, mappings, notices })
+    Ok(Shape { changes: changes(&mappings), mappings, notices })
+}
+
+fn changes(steps: &[StepShape]) -> bool {
+    steps.iter().any(|step| !matches!(step.action, "unchanged" | "held" | "refused"))
+}
+
+/// A mapping whose transform asks for what is not granted does nothing else.
+fn hold(shape: &mut Shape, mappings: &Mappings, plugins: &Plugins) {
+    for step in shape.mappings.iter_mut().filter(|step| step.action != "removed") {
+        let mapping = mappings.mappings.iter().find(|mapping| mapping.name == step.mapping);
+        let Some(plugin) = mapping.and_then(|mapping| plugins.named(&mapping.transform)) else { continue };
+        let Some(ungranted) = plugin.ungranted() else { continue };
+        let (revision, words) = (plugin.revision(), ungranted.words());
+        let lines = ungranted.toml().replace('\n', " ");
+        let (action, reason) = if step.action == "new" {
+            ("refused", format!("{revision} asks for {words}, which the config does not grant: add {lines}"))
+        } else {
+            (
+                "held",
+                format!(
+                    "{revision} asks for {words} in addition, which the config does not grant: add {lines}"
+                ),
+            )
+        };
+        step.action = action;
+        step.reasons.insert(0, reason);
+        (step.backfill, step.purge, step.rows, step.seconds, step.cancelled) =
+            (false, false, None, None, false);
+    }
+    shape.changes = changes(&shape.mappings);
 }
 
 fn suspended(suspension: &Suspension) -> String {

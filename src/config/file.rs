@@ -10,6 +10,7 @@ use toml::de::DeTable;
 
 use super::{
     error::{At, Problems, did_you_mean, listed},
+    grants::{self, GrantsTable},
     section::{Located, Section, TEXT, Text, Value},
 };
 
@@ -72,6 +73,7 @@ pub(super) struct PluginTable {
     pub(super) limits: LimitsTable,
     pub(super) config: Vec<(String, Text)>,
     pub(super) rederive_patch: Option<Located<bool>>,
+    pub(super) grants: GrantsTable,
 }
 
 /// `[sink.<name>]`: every value as typed; which keys there may be is known once the kind is.
@@ -97,6 +99,9 @@ pub(super) struct MapTable {
     pub(super) auto_backfill_on_version_change: Option<Located<bool>>,
     pub(super) purge_on_change: Option<Located<bool>>,
     pub(super) on_failure: Option<Text>,
+    pub(super) quarantine_limit: Option<Located<i64>>,
+    pub(super) quarantine_in_a_row: Option<Located<i64>>,
+    pub(super) quarantine_payload: Option<Text>,
     pub(super) reread: Option<Located<bool>>,
 }
 
@@ -229,8 +234,9 @@ fn plugin(name: Text, mut section: Section<'_>) -> PluginTable {
         rederive.finish();
         patch
     });
+    let grants = section.table("grants").map(grants::read).unwrap_or_default();
     section.finish();
-    PluginTable { name, limits, config, rederive_patch }
+    PluginTable { name, limits, config, rederive_patch, grants }
 }
 
 fn sinks(mut section: Section<'_>) -> Vec<SinkTable> {
@@ -264,6 +270,9 @@ fn map(mut section: Section<'_>) -> MapTable {
         auto_backfill_on_version_change: section.boolean("auto_backfill_on_version_change"),
         purge_on_change: section.boolean("purge_on_change"),
         on_failure: section.text("on_failure", TEXT),
+        quarantine_limit: section.integer("quarantine_limit"),
+        quarantine_in_a_row: section.integer("quarantine_in_a_row"),
+        quarantine_payload: section.text("quarantine_payload", SIZE),
         reread: section.boolean("reread"),
         at: section.at.clone(),
     };
@@ -352,6 +361,12 @@ mod tests {
                 let problems = Problems::default();
                 // No key holds an array, so a known one is of the wrong type.
                 let text = format!("[{section}]\n{key} = []\n");
+                let text = if *section == "plugins.<name>.grants" {
+                    // The one key that holds an array.
+                    format!("[plugins.p.grants]\n{key} = 2000-01-01\n")
+                } else {
+                    text
+                };
                 let text = if *section == "[map]" { format!("[[map]]\n{key} = []\n") } else { text };
                 read(&text, &problems);
                 let error = problems.into_error("x", &text).unwrap().to_string();

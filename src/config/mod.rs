@@ -8,6 +8,7 @@
 mod endpoints;
 mod error;
 mod file;
+mod grants;
 mod mapping;
 mod resolve;
 mod secret;
@@ -24,7 +25,8 @@ pub use mapping::{Mapping, Mappings, resolve_mappings};
 pub use resolve::Environment;
 pub use settings::{
     BackfillSettings, Config, HttpSettings, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy, OnFailure,
-    PipelineSettings, PluginLimits, PluginSettings, PluginsSettings, SourceSettings, TracesSettings,
+    PipelineSettings, PluginLimits, PluginSettings, PluginsSettings, QuarantineBounds, SourceSettings,
+    TracesSettings,
 };
 pub use unit::duration;
 

@@ -13,12 +13,15 @@ use crate::model::{EntityName, Secret};
 
 use super::{
     error::{At, ConfigError, Problems, did_you_mean, listed},
-    file::{BackfillTable, File, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable, PluginsTable},
+    file::{
+        BackfillTable, File, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable, PluginsTable,
+        SinkTable,
+    },
     secret::{ReferenceError, References},
     section::{Located, Text},
     settings::{
         BackfillSettings, Config, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy, OnFailure,
-        PipelineSettings, Place, PluginLimits, PluginSettings, PluginsSettings, base_of,
+        PipelineSettings, Place, PluginLimits, PluginSettings, PluginsSettings, QuarantineBounds, base_of,
     },
     sinks, unit,
 };
@@ -48,6 +51,8 @@ pub(super) fn resolve(
     let source = resolver.source(&file.source);
     let plugins = resolver.plugins(&file.plugins);
     let sinks = resolver.sinks(file);
+    let place = |table: &SinkTable| (table.name.value.clone(), resolver.place(&table.at));
+    let sink_places = file.sinks.iter().map(place).collect();
     let maps = resolver.maps(file);
     let backfill = resolver.backfill(&file.backfill);
     let pipeline = resolver.pipeline(&file.pipeline);
@@ -57,7 +62,19 @@ pub(super) fn resolve(
     match (problems.into_error(path, text), source) {
         (None, Some(source)) => {
             let file = path.to_owned();
-            Ok(Config { file, source, plugins, sinks, maps, backfill, pipeline, http, traces, log })
+            Ok(Config {
+                file,
+                source,
+                plugins,
+                sinks,
+                sink_places,
+                maps,
+                backfill,
+                pipeline,
+                http,
+                traces,
+                log,
+            })
         }
         (Some(error), _) => Err(error),
         (None, None) => Err(ConfigError::whole(path, "[source] cannot be used")),
@@ -101,7 +118,7 @@ impl Resolver<'_> {
         Some(secret)
     }
 
-    fn secret_or_empty(&self, typed: &Text) -> Option<Secret> {
+    pub(super) fn secret_or_empty(&self, typed: &Text) -> Option<Secret> {
         self.followed(&typed.at, self.references.secret(&typed.value))
     }
 
@@ -277,6 +294,7 @@ impl Resolver<'_> {
             limits: self.limits(&table.limits, default),
             config: table.config.iter().filter_map(entry).collect(),
             rederive_patch: table.rederive_patch.as_ref().is_none_or(|typed| typed.value),
+            grants: self.grants(&table.grants),
             place: self.place(&table.name.at),
         };
         (table.name.value.clone(), settings)
@@ -336,6 +354,7 @@ impl Resolver<'_> {
             auto_backfill_on_version_change: flag(&table.auto_backfill_on_version_change, true),
             purge_on_change: flag(&table.purge_on_change, false),
             on_failure,
+            quarantine: self.quarantine(table, on_failure),
             reread: table.reread.as_ref().is_none_or(|typed| typed.value),
         };
         Some(MapEntry {
@@ -395,13 +414,32 @@ impl Resolver<'_> {
     }
 
     fn on_failure(&self, typed: Option<&Text>) -> OnFailure {
-        match typed {
-            Some(typed) if typed.value == "quarantine" => {
-                let message = "this release knows only \"halt\"; quarantine is planned for a later one";
-                self.complain(&typed.at, message);
-                OnFailure::Halt
+        let words = [("halt", OnFailure::Halt), ("quarantine", OnFailure::Quarantine)];
+        self.word(typed, &words, OnFailure::Halt)
+    }
+
+    fn quarantine(&self, table: &MapTable, on_failure: OnFailure) -> QuarantineBounds {
+        let default = QuarantineBounds::default();
+        let limits = [
+            table.quarantine_limit.as_ref().map(|typed| &typed.at),
+            table.quarantine_in_a_row.as_ref().map(|typed| &typed.at),
+            table.quarantine_payload.as_ref().map(|typed| &typed.at),
+        ];
+        if on_failure != OnFailure::Quarantine {
+            for at in limits.into_iter().flatten() {
+                self.complain(
+                    at,
+                    "bounds the quarantine, which this mapping has none of; add on_failure = \"quarantine\"",
+                );
             }
-            typed => self.word(typed, &[("halt", OnFailure::Halt)], OnFailure::Halt),
+        }
+        let count = |typed: &Option<Located<i64>>, default: usize| {
+            self.count(typed.as_ref(), u32::try_from(default).unwrap_or(u32::MAX), 1..=1_000_000) as usize
+        };
+        QuarantineBounds {
+            limit: count(&table.quarantine_limit, default.limit),
+            in_a_row: count(&table.quarantine_in_a_row, default.in_a_row),
+            payload: self.size(table.quarantine_payload.as_ref(), default.payload as u64, 1..=16 * MIB),
         }
     }
 

@@ -28,10 +28,24 @@ pub(super) enum Value {
     Text(String),
     Integer(i64),
     Bool(bool),
-    Table(Vec<(String, Text)>),
+    Table(BTreeMap<String, Located<Value>>),
     List(Vec<Text>),
     /// Anything else, by the name of its type.
     Other(&'static str),
+}
+
+impl Value {
+    /// The name of its type.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Integer(_) => "a whole number",
+            Self::Bool(_) => "true or false",
+            Self::Table(_) => "a table",
+            Self::List(_) => "an array",
+            Self::Other(what) => what,
+        }
+    }
 }
 
 pub(super) const TEXT: &str = "text in quotes";
@@ -67,6 +81,7 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
             "instances",
         ],
     ),
+    ("plugins.<name>.grants", super::grants::KEYS),
     ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent", "statement_timeout"]),
     (
         "pipeline",
@@ -95,6 +110,9 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
             "auto_backfill_on_version_change",
             "purge_on_change",
             "on_failure",
+            "quarantine_limit",
+            "quarantine_in_a_row",
+            "quarantine_payload",
             "reread",
         ],
     ),
@@ -178,6 +196,16 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// A list of texts.
+    pub(super) fn text_list(&mut self, key: &'static str, expected: &str) -> Vec<Text> {
+        let Some((at, value)) = self.take(key) else { return Vec::new() };
+        let DeValue::Array(items) = value else {
+            self.wrong_type(&at, expected, value);
+            return Vec::new();
+        };
+        self.texts_of(&at, items)
+    }
+
     /// A table of texts under names that are free.
     pub(super) fn texts(&mut self, key: &'static str) -> Vec<(String, Text)> {
         let Some(section) = self.table(key) else { return Vec::new() };
@@ -257,9 +285,9 @@ impl<'a> Section<'a> {
                     Err(_) => Value::Other("a number that is too large"),
                 },
                 DeValue::Table(table) => {
-                    Value::Table(Section::new(table, at.clone(), self.problems).into_texts())
+                    Value::Table(Section::new(table, at.clone(), self.problems).remaining_values())
                 }
-                DeValue::Array(items) => self.text_list(&at, items),
+                DeValue::Array(items) => Value::List(self.texts_of(&at, items)),
                 other => Value::Other(kind_of(other)),
             };
             values.insert(key.to_owned(), Located { value, at });
@@ -267,7 +295,7 @@ impl<'a> Section<'a> {
         values
     }
 
-    fn text_list(&self, at: &At, items: &[Spanned<DeValue<'_>>]) -> Value {
+    fn texts_of(&self, at: &At, items: &[Spanned<DeValue<'_>>]) -> Vec<Text> {
         let mut texts = Vec::new();
         for (index, item) in items.iter().enumerate() {
             let at = At { offset: Some(item.span().start), key: format!("{}[{index}]", at.key) };
@@ -276,7 +304,7 @@ impl<'a> Section<'a> {
                 other => self.wrong_type(&at, TEXT, other),
             }
         }
-        Value::List(texts)
+        texts
     }
 
     /// Complains about every key that was not asked for.

@@ -12,7 +12,7 @@ use std::{
 
 use crate::{
     model::{EntityName, Secret},
-    plugin::{GuestLimits, HostSettings},
+    plugin::{GuestLimits, HostSettings, grants::Grants},
     postgres::ConnectSettings,
     sink::SinkSettings,
 };
@@ -28,6 +28,7 @@ pub struct Config {
     pub plugins: PluginsSettings,
     /// The `[sink.<name>]` tables by name; at least one.
     pub sinks: BTreeMap<String, SinkSettings>,
+    pub(super) sink_places: BTreeMap<String, Place>,
     /// The `[[map]]` entries in their order; what they leave out is completed by
     /// [`resolve_mappings`](super::resolve_mappings).
     pub maps: Vec<MapEntry>,
@@ -41,6 +42,17 @@ pub struct Config {
     pub traces: TracesSettings,
     /// `[log]`
     pub log: LogSettings,
+}
+
+impl Config {
+    /// The name of the plugin that a sink is; none where it is built in.
+    #[must_use]
+    pub fn sink_plugin(&self, sink: &str) -> Option<&str> {
+        match self.sinks.get(sink)? {
+            SinkSettings::Plugin(settings) => Some(&settings.plugin),
+            _ => None,
+        }
+    }
 }
 
 /// `[source]`: the database and how to listen to it.
@@ -100,6 +112,7 @@ impl PluginsSettings {
             max_documents: self.limits.max_documents,
             log_lines: self.limits.log_lines,
             named: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.limits.guest())).collect(),
+            grants: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.grants.clone())).collect(),
             ..HostSettings::default()
         }
     }
@@ -111,6 +124,7 @@ impl PluginsSettings {
             limits: self.limits.clone(),
             config: BTreeMap::new(),
             rederive_patch: true,
+            grants: Grants::default(),
             place: Place::default(),
         })
     }
@@ -163,6 +177,8 @@ pub struct PluginSettings {
     pub config: BTreeMap<String, Secret>,
     /// Whether a patch release rebuilds, as any other version does.
     pub rederive_patch: bool,
+    /// What it may use beside the log and its settings.
+    pub grants: Grants,
     pub(super) place: Place,
 }
 
@@ -205,6 +221,8 @@ pub struct MapPolicy {
     pub purge_on_change: bool,
     /// What happens to a change that cannot be processed.
     pub on_failure: OnFailure,
+    /// The bounds of its quarantine.
+    pub quarantine: QuarantineBounds,
     /// Whether live rows that came without all that the transform reads are read again by their keys; otherwise
     /// they cannot be processed.
     pub reread: bool,
@@ -217,6 +235,7 @@ impl Default for MapPolicy {
             auto_backfill_on_version_change: true,
             purge_on_change: false,
             on_failure: OnFailure::Halt,
+            quarantine: QuarantineBounds::default(),
             reread: true,
         }
     }
@@ -227,6 +246,25 @@ impl Default for MapPolicy {
 pub enum OnFailure {
     /// The mapping stops, keeps the slot and tries again with backoff; nothing is skipped.
     Halt,
+    /// The change is kept in the state schema, and the mapping goes on.
+    Quarantine,
+}
+
+/// The bounds of a mapping's quarantine: beyond them it halts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuarantineBounds {
+    /// Rows that may be in it.
+    pub limit: usize,
+    /// Changes, or documents, that may fail one after another with none between them that works.
+    pub in_a_row: usize,
+    /// About how many bytes of a row, and of a document, are kept.
+    pub payload: usize,
+}
+
+impl Default for QuarantineBounds {
+    fn default() -> Self {
+        Self { limit: 10_000, in_a_row: 100, payload: 64 << 10 }
+    }
 }
 
 /// `[backfill]`: how existing rows are read.

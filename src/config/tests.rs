@@ -3,7 +3,10 @@
 use std::{fs, path::Path, time::Duration};
 
 use super::*;
-use crate::sink::SinkSettings;
+use crate::{
+    plugin::grants::{Capability, Grants},
+    sink::SinkSettings,
+};
 
 /// Each `tests/golden/config/NAME.toml` gives exactly the error in `NAME.err`. With `UPDATE_GOLDEN` set, the
 /// errors are written instead, to be read in the diff.
@@ -234,4 +237,30 @@ mod arbitrary {
             }
         }
     }
+}
+
+#[test]
+fn nothing_is_granted_by_itself() {
+    let text = "[sink.a]\nkind = \"null\"\n[plugins.p]\ninstances = 1\n";
+    let config = parse("x", text, &user).unwrap();
+    assert_eq!(config.plugins.of("p").grants, Grants::default());
+    assert_eq!(config.plugins.of("other").grants, Grants::default());
+    let granted = format!(
+        "{text}[plugins.p.grants]\nhttp = [\"https://Search.example.com\"]\nquery = true\nmetrics = false\n\
+         headers = {{ \"https://search.example.com:443\" = {{ Authorization = \"Bearer ${{USER}}\" }} }}\n"
+    );
+    let config = parse("x", &granted, &user).unwrap();
+    assert!(!format!("{config:?}").contains("Bearer"), "a header is a secret");
+    let grants = config.plugins.of("p").grants;
+    let http = grants.http.unwrap();
+    assert_eq!(
+        http.origins.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        ["https://search.example.com:443"]
+    );
+    assert!(!http.private_addresses);
+    let headers: Vec<_> =
+        http.headers.values().flatten().map(|(name, value)| (name.as_str(), value.expose())).collect();
+    assert_eq!(headers, [("authorization", "Bearer ada")]);
+    assert!(grants.query.is_some() && grants.state.is_none() && grants.metrics.is_none());
+    assert!(config.plugins.host_settings().grants["p"].has(Capability::Http));
 }

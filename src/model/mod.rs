@@ -5,6 +5,7 @@
 
 mod change;
 mod document;
+mod enrichment;
 mod failure;
 mod identity;
 mod lsn;
@@ -18,6 +19,7 @@ mod value;
 
 pub use change::{Cell, Change, ChangeBatch, Operation, Origin, RowSpan, RowText, RowView, TransactionInfo};
 pub use document::{DocumentEntry, DocumentOperation, DocumentView, Documents};
+pub use enrichment::{QueryRows, QueryStatement};
 pub use failure::{Failure, FailureClass};
 pub use identity::{document_id, push_document_id};
 pub use lsn::{Lsn, ParseLsnError};

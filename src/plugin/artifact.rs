@@ -1,11 +1,14 @@
 //! Files that may be plugins: read whole, recognised, and judged by their import and export names before
 //! anything of them is compiled or run.
 
-use std::{fmt, fs, io, path::Path, time::SystemTime};
+use std::{collections::BTreeSet, fmt, fs, io, path::Path, time::SystemTime};
 
 use sha2::{Digest, Sha256};
 
-use super::abi::v1::{OFFERED, PACKAGE, VERSION};
+use super::{
+    abi::v1::{OFFERED, PACKAGE, VERSION},
+    grants::Capability,
+};
 use crate::model::PluginKind;
 
 /// SHA-256 in lower-case hex.
@@ -52,8 +55,18 @@ pub struct Shape {
     pub interface: String,
     /// The interfaces that it imports.
     pub imports: Vec<String>,
+    /// What it asks to be granted.
+    pub capabilities: BTreeSet<Capability>,
     /// The interfaces that it exports.
     pub exports: Vec<String>,
+}
+
+impl Shape {
+    /// Whether it exports an interface of ours that it need not have.
+    #[must_use]
+    pub fn exports_optional(&self, interface: &str) -> bool {
+        self.exports.iter().filter_map(|name| ours(name)).any(|(name, _)| name == interface)
+    }
 }
 
 /// Why a file is no plugin that this host can load.
@@ -85,8 +98,8 @@ pub enum Refusal {
         /// What this host has of it.
         has: Option<semver::Version>,
     },
-    /// A capability that is not granted, such as WASI.
-    NotGranted(Vec<String>),
+    /// Interfaces that no plugin gets, such as most of WASI.
+    NotOffered(Vec<String>),
 }
 
 impl fmt::Display for Refusal {
@@ -133,10 +146,10 @@ impl fmt::Display for Refusal {
                     "needs {needs}, which this host does not have: upgrade the host, or rebuild without it"
                 )
             }
-            Self::NotGranted(names) => write!(
+            Self::NotOffered(names) => write!(
                 f,
-                "asks for {}, which is not granted: plugins get {PACKAGE}/log and config, no WASI. Rust builds for \
-                 wasm32-unknown-unknown, not for a WASI target",
+                "asks for {}, which no plugin gets: there is {PACKAGE}, and wasi:http of WASI, without files, sockets or \
+                 environment. Rust builds for wasm32-unknown-unknown, not for a WASI target",
                 names.join(", ")
             ),
         }
@@ -201,22 +214,28 @@ fn judge_names(imports: Vec<String>, exports: Vec<String>) -> Result<Shape, Refu
         (None, Some(_)) => PluginKind::Sink,
         (None, None) => return Err(Refusal::MissingExport("transform")),
     };
-    let mut foreign = Vec::new();
+    let (mut foreign, mut capabilities) = (Vec::new(), BTreeSet::new());
     for name in &imports {
         match ours(name) {
             Some((interface, version)) if OFFERED.contains(&interface) => {
                 if !fits(&version) {
                     return Err(newer(name));
                 }
+                capabilities.extend(Capability::of_ours(interface));
             }
             Some(_) => return Err(Refusal::NeedsNewer { needs: name.clone(), has: None }),
-            None => foreign.push(name.clone()),
+            None => match Capability::of_wasi(name) {
+                Some(capability) => {
+                    capabilities.insert(capability);
+                }
+                None => foreign.push(name.clone()),
+            },
         }
     }
     if !foreign.is_empty() {
-        return Err(Refusal::NotGranted(foreign));
+        return Err(Refusal::NotOffered(foreign));
     }
-    Ok(Shape { kind, interface: format!("{PACKAGE}@{version}"), imports, exports })
+    Ok(Shape { kind, interface: format!("{PACKAGE}@{version}"), imports, capabilities, exports })
 }
 
 #[cfg(test)]
@@ -265,13 +284,20 @@ mod tests {
             newer,
             "needs anabranch:plugin/log@1.2.0, this host has 1.0.0: upgrade the host, or rebuild with an SDK for 1.0"
         );
-        assert!(refusal(&["anabranch:plugin/query@1.0.0"], &TRANSFORM).contains("does not have"));
+        assert!(refusal(&["anabranch:plugin/mail@1.0.0"], &TRANSFORM).contains("does not have"));
         assert!(
             refusal(&[], &["anabranch:plugin/describe@2.0.0"])
                 .contains("needs anabranch:plugin/describe@2.0.0")
         );
         assert!(refusal(&[], &["anabranch:plugin/describe@1.0.0-rc.1"]).contains("rc.1"));
         assert!(refusal(&["wasi:cli/environment@0.2.6"], &TRANSFORM).contains("wasi:cli/environment@0.2.6"));
+    }
+
+    #[test]
+    fn imports_are_the_request() {
+        let imports = ["anabranch:plugin/log@1.0.0", "anabranch:plugin/query@1.0.0", "wasi:http/types@0.2.3"];
+        let shape = judge_names(names(&imports), names(&TRANSFORM)).unwrap();
+        assert_eq!(shape.capabilities, [Capability::Http, Capability::Query].into());
     }
 
     #[test]

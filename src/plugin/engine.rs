@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread, time::Duratio
 
 use wasmtime::{Cache, CacheConfig, Config, Engine, OptLevel, component::Linker};
 
-use super::{abi::v1, cache::CacheGuard, guest::GuestState, limits::Budget, load::PluginError};
+use super::{
+    abi::v1, cache::CacheGuard, grants::Grants, guest::GuestState, limits::Budget, load::PluginError,
+};
 
 /// How often guests are interrupted to look at their deadline and to let others run.
 const TICK: Duration = Duration::from_millis(10);
@@ -40,6 +42,10 @@ pub struct HostSettings {
     pub recycle_after: Duration,
     /// What plugins may use that have limits of their own, by name. `[plugins.<name>]`.
     pub named: BTreeMap<String, GuestLimits>,
+    /// What plugins are granted, by name. `[plugins.<name>.grants]`.
+    pub grants: BTreeMap<String, Grants>,
+    /// Whether a plugin runs also where it asks for more than it is granted; then such calls are refused one by one.
+    pub lenient: bool,
 }
 
 /// Limits that a plugin may have of its own.
@@ -62,7 +68,9 @@ pub struct GuestLimits {
 impl HostSettings {
     /// The settings as they hold for one plugin.
     pub(super) fn of(&self, plugin: &str) -> Self {
-        let mut settings = Self { named: BTreeMap::new(), ..self.clone() };
+        let grants =
+            self.grants.get(plugin).map(|grants| (plugin.to_owned(), grants.clone())).into_iter().collect();
+        let mut settings = Self { named: BTreeMap::new(), grants, ..self.clone() };
         if let Some(own) = self.named.get(plugin) {
             settings.memory = own.memory;
             settings.call_deadline = own.call_deadline;
@@ -72,6 +80,12 @@ impl HostSettings {
             settings.log_lines = own.log_lines;
         }
         settings
+    }
+
+    /// What a plugin is granted.
+    pub(super) fn grants_of(&self, plugin: &str) -> Grants {
+        let grants = self.grants.get(plugin).cloned().unwrap_or_default();
+        if self.lenient { grants.lenient() } else { grants }
     }
 
     /// The memory of a plugin whose name is not known yet: what the one with the most may have.
@@ -96,6 +110,8 @@ impl Default for HostSettings {
             recycle_after_calls: 10_000,
             recycle_after: Duration::from_secs(15 * 60),
             named: BTreeMap::new(),
+            grants: BTreeMap::new(),
+            lenient: false,
         }
     }
 }
@@ -108,6 +124,7 @@ pub struct PluginHost {
 
 pub(super) struct Inner {
     pub(super) engine: Engine,
+    /// What every guest gets.
     pub(super) linker: Linker<GuestState>,
     pub(super) settings: HostSettings,
     pub(super) cache: Option<CacheGuard>,
@@ -128,7 +145,7 @@ impl PluginHost {
     pub fn new(settings: HostSettings) -> Result<Self, PluginError> {
         let (engine, cache) = make_engine(&settings)?;
         let mut linker = Linker::new(&engine);
-        v1::add_to_linker(&mut linker).map_err(|error| PluginError::Engine(format!("{error:#}")))?;
+        v1::add_always(&mut linker).map_err(|error| PluginError::Engine(format!("{error:#}")))?;
         tick(&engine)?;
         let budget = Budget::new(settings.total_memory);
         Ok(Self { inner: Arc::new(Inner { engine, linker, settings, cache, budget }) })

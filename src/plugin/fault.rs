@@ -2,7 +2,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::limits::{LimitError, size};
+use super::{
+    grants::Ungranted,
+    limits::{LimitError, size},
+};
 use crate::model::{Failure, FailureClass, Lsn, Revision};
 
 /// A call failed as a whole: there are no outcomes.
@@ -61,6 +64,14 @@ pub enum FaultKind {
         /// How many outcomes came back.
         outcomes: usize,
     },
+    /// Not one result for each document.
+    #[error("it answered {documents} documents with {results} results; there must be one for each, in order")]
+    ResultCount {
+        /// How many documents were sent.
+        documents: usize,
+        /// How many results came back.
+        results: usize,
+    },
     /// The reply is not of the shape of the payload page.
     #[error("its reply cannot be read, at byte {at}: {problem}; see wit/v1/payload-{encoding}.md")]
     BadReply {
@@ -74,6 +85,9 @@ pub enum FaultKind {
     /// The guest itself failed the batch.
     #[error("it failed the batch: {0}")]
     Guest(Failure),
+    /// What it wrote could not be kept.
+    #[error("what it wrote could not be kept: {0}")]
+    State(Failure),
     /// The guest reads a column that the table lacks.
     #[error(
         "it reads the column `{column}`, which the table does not have: the table has {table}. Rename it in one of them"
@@ -84,9 +98,47 @@ pub enum FaultKind {
         /// The columns that there are.
         table: String,
     },
+    /// It asks for what it is not granted.
+    #[error("it {0}")]
+    Ungranted(Ungranted),
+    /// It fails for so many changes that none of them is to blame.
+    #[error(
+        "it fails for more than {culprits} changes of one batch, each alone, or takes too long to fail: the plugin is \
+         taken to be at fault and not the rows, and none is put into quarantine. The last: {last}"
+    )]
+    Everywhere {
+        /// How many had failed before.
+        culprits: usize,
+        /// What the last failed with.
+        last: String,
+    },
     /// No instance could be made.
     #[error("no instance of it could be made: {0}")]
     Instantiate(String),
+}
+
+impl FaultKind {
+    /// A short stable word for programs.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Trap(_) => "plugin-trap",
+            Self::Stack(_) => "plugin-stack",
+            Self::Deadline(_) => "plugin-deadline",
+            Self::Memory(LimitError::Total { .. }) => "plugin-total-memory",
+            Self::Memory(_) => "plugin-memory",
+            Self::OutputTooLarge { .. } => "plugin-output",
+            Self::TooManyDocuments { .. } => "plugin-too-many-documents",
+            Self::OutcomeCount { .. } => "plugin-outcome-count",
+            Self::ResultCount { .. } => "plugin-result-count",
+            Self::BadReply { .. } => "plugin-reply",
+            Self::Guest(failure) | Self::State(failure) => &failure.code,
+            Self::MissingColumn { .. } => "plugin-column",
+            Self::Ungranted(_) => "plugin-ungranted",
+            Self::Everywhere { .. } => "plugin-fails-often",
+            Self::Instantiate(_) => "plugin-instantiate",
+        }
+    }
 }
 
 impl PluginFault {
@@ -113,6 +165,20 @@ impl PluginFault {
         self.0.positions.0..self.0.positions.1
     }
 
+    /// Whether it may be the machine's rather than the guest's: it is a matter of time.
+    #[must_use]
+    pub fn is_slow(&self) -> bool {
+        matches!(self.kind(), FaultKind::Deadline(_))
+    }
+
+    /// The same as a fault of the plugin as a whole, after `culprits` changes were to blame.
+    #[must_use]
+    pub fn of_the_plugin(mut self, culprits: usize) -> Self {
+        let last = self.0.kind.to_string();
+        self.0.kind = FaultKind::Everywhere { culprits, last };
+        self
+    }
+
     /// Whether one change of several may be the cause, so that a smaller batch may work: split
     /// [`PluginFault::positions`] until the culprit is alone.
     #[must_use]
@@ -121,8 +187,12 @@ impl PluginFault {
         several
             && match self.kind() {
                 FaultKind::Guest(failure) => failure.class == FailureClass::Poison,
-                FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) => false,
-                FaultKind::Memory(LimitError::Total { .. }) => false,
+                FaultKind::State(failure) => failure.class == FailureClass::Poison,
+                FaultKind::MissingColumn { .. }
+                | FaultKind::Instantiate(_)
+                | FaultKind::Ungranted(_)
+                | FaultKind::Everywhere { .. }
+                | FaultKind::Memory(LimitError::Total { .. }) => false,
                 _ => true,
             }
     }
@@ -131,8 +201,10 @@ impl PluginFault {
     #[must_use]
     pub fn class(&self) -> FailureClass {
         match self.kind() {
-            FaultKind::Guest(failure) => failure.class,
-            FaultKind::MissingColumn { .. } => FailureClass::Fatal,
+            FaultKind::Guest(failure) | FaultKind::State(failure) => failure.class,
+            FaultKind::MissingColumn { .. } | FaultKind::Ungranted(_) | FaultKind::Everywhere { .. } => {
+                FailureClass::Fatal
+            }
             FaultKind::Instantiate(_) | FaultKind::Memory(LimitError::Total { .. }) => FailureClass::Retry,
             _ => FailureClass::Poison,
         }
@@ -141,20 +213,7 @@ impl PluginFault {
     /// A short stable word for programs.
     #[must_use]
     pub fn code(&self) -> &str {
-        match self.kind() {
-            FaultKind::Trap(_) => "plugin-trap",
-            FaultKind::Stack(_) => "plugin-stack",
-            FaultKind::Deadline(_) => "plugin-deadline",
-            FaultKind::Memory(LimitError::Total { .. }) => "plugin-total-memory",
-            FaultKind::Memory(_) => "plugin-memory",
-            FaultKind::OutputTooLarge { .. } => "plugin-output",
-            FaultKind::TooManyDocuments { .. } => "plugin-too-many-documents",
-            FaultKind::OutcomeCount { .. } => "plugin-outcome-count",
-            FaultKind::BadReply { .. } => "plugin-reply",
-            FaultKind::Guest(failure) => &failure.code,
-            FaultKind::MissingColumn { .. } => "plugin-column",
-            FaultKind::Instantiate(_) => "plugin-instantiate",
-        }
+        self.kind().code()
     }
 
     /// The same as a [`Failure`], for the policies that all failures share.

@@ -5,14 +5,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace};
+use wasmtime::{Engine, Store, Trap, UpdateDeadline, WasmBacktrace, component::ResourceTable};
+use wasmtime_wasi::clocks::WasiClocksCtx;
+use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
+use wasmtime_wasi_io::IoView;
 
 use super::{
-    abi::v1::{Exports, Instance},
+    abi::v1::{Called, Exports, Instance},
     fault::FaultKind,
     host::{
+        call::{Call, Granted},
         config::Settings,
+        http::{HttpClient, Requests},
         log::{LogGate, clean},
+        services::Writes,
     },
     limits::{LimitError, Limits},
 };
@@ -21,6 +27,10 @@ use crate::model::{Failure, Lsn, Revision};
 /// How long after the deadline the outer timer waits for the epoch to do its work: it is for host calls, which
 /// epochs do not stop.
 const GRACE: Duration = Duration::from_millis(200);
+/// What a guest may hold of the host at a time: requests, answers, headers, streams.
+const HANDLES: usize = 512;
+/// Bytes of one set of headers.
+const HEADERS: usize = 32 << 10;
 
 /// What host functions see of the call that they run in.
 pub(super) struct GuestState {
@@ -33,18 +43,73 @@ pub(super) struct GuestState {
     pub(super) log: Arc<LogGate>,
     /// Lines that the present call may still log.
     pub(super) lines_left: u32,
+    pub(super) handles: ResourceTable,
+    pub(super) clocks: WasiClocksCtx,
+    pub(super) granted: Arc<Granted>,
+    pub(super) call: Call,
+    requests: Requests,
+    http: WasiHttpCtx,
     deadline: Instant,
 }
 
 impl GuestState {
     pub(super) fn new(limits: Limits, settings: Settings, log: Arc<LogGate>) -> Self {
         let (entity, deadline) = (Arc::from(""), Instant::now());
-        Self { limits, revision: None, entity, lsn: Lsn::ZERO, settings, log, lines_left: 0, deadline }
+        let mut handles = ResourceTable::new();
+        handles.set_max_capacity(HANDLES);
+        let mut http = WasiHttpCtx::new();
+        http.set_field_size_limit(HEADERS);
+        let requests = Requests::new(Arc::clone(&log));
+        let clocks = WasiClocksCtx::default();
+        Self {
+            limits,
+            revision: None,
+            entity,
+            lsn: Lsn::ZERO,
+            settings,
+            log,
+            lines_left: 0,
+            handles,
+            clocks,
+            granted: Granted::nothing(),
+            call: Call::default(),
+            requests,
+            http,
+            deadline,
+        }
     }
 
-    pub(super) fn with_revision(mut self, revision: Arc<Revision>) -> Self {
+    /// Whose instance it is, and what it may do.
+    pub(super) fn with_revision(
+        mut self,
+        revision: Arc<Revision>,
+        granted: Arc<Granted>,
+        http: Option<Arc<HttpClient>>,
+    ) -> Self {
+        self.requests.with_client(Arc::clone(&revision), http);
         self.revision = Some(revision);
+        self.granted = granted;
         self
+    }
+
+    /// What the next call is for.
+    fn called_for(&mut self, entity: &Arc<str>, lsn: Lsn, call: Call) {
+        self.entity.clone_from(entity);
+        self.lsn = lsn;
+        self.requests.called_for(entity, lsn, call.services.meter.clone());
+        self.call = call;
+    }
+}
+
+impl IoView for GuestState {
+    fn table(&mut self) -> &mut ResourceTable {
+        &mut self.handles
+    }
+}
+
+impl WasiHttpView for GuestState {
+    fn http(&mut self) -> WasiHttpCtxView<'_> {
+        WasiHttpCtxView { hooks: &mut self.requests, table: &mut self.handles, ctx: &mut self.http }
     }
 }
 
@@ -54,6 +119,8 @@ pub(super) struct Guest {
     instance: Instance,
     born: Instant,
     calls: u32,
+    /// Whether a sink was told its settings.
+    opened: bool,
 }
 
 impl Guest {
@@ -78,7 +145,7 @@ impl Guest {
                 other => other,
             }
         })?;
-        Ok(Self { store, instance, born: Instant::now(), calls: 0 })
+        Ok(Self { store, instance, born: Instant::now(), calls: 0, opened: false })
     }
 
     /// Whether it may go on serving: neither too often called, nor too old, nor grown so far that the next call would
@@ -101,19 +168,77 @@ impl Guest {
         &mut self,
         entity: &Arc<str>,
         lsn: Lsn,
+        call: Call,
         request: &[u8],
         deadline: Duration,
     ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
-        self.calls += 1;
-        let state = self.store.data_mut();
-        state.entity.clone_from(entity);
-        state.lsn = lsn;
-        arm(&mut self.store, deadline);
+        self.begin_call(entity, lsn, call, deadline);
         let call = self.instance.transform(&mut self.store, request);
-        match tokio::time::timeout(deadline + GRACE, call).await {
-            Ok(reply) => reply.map_err(|error| classify(&error, deadline)),
-            Err(_) => Err(FaultKind::Deadline(deadline)),
+        within(deadline, call).await
+    }
+
+    /// Tells a sink its settings, where that was not done yet. After an error or a failure this instance is to be
+    /// thrown away.
+    pub(super) async fn open(
+        &mut self,
+        entity: &Arc<str>,
+        settings: &str,
+        deadline: Duration,
+    ) -> Result<Result<(), Failure>, FaultKind> {
+        if self.opened {
+            return Ok(Ok(()));
         }
+        self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
+        let opened = within(deadline, self.instance.open(&mut self.store, settings)).await?;
+        self.opened = opened.is_ok();
+        Ok(opened)
+    }
+
+    /// One delivery. After an error this instance is to be thrown away.
+    pub(super) async fn deliver(
+        &mut self,
+        entity: &Arc<str>,
+        lsn: Lsn,
+        request: &[u8],
+        deadline: Duration,
+    ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
+        self.begin_call(entity, lsn, Call::default(), deadline);
+        within(deadline, self.instance.deliver(&mut self.store, request)).await
+    }
+
+    /// Has a sink empty a destination. After an error this instance is to be thrown away.
+    pub(super) async fn purge(
+        &mut self,
+        entity: &Arc<str>,
+        destination: &str,
+        deadline: Duration,
+    ) -> Result<Result<(), Failure>, FaultKind> {
+        self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
+        within(deadline, self.instance.purge(&mut self.store, destination)).await
+    }
+
+    fn begin_call(&mut self, entity: &Arc<str>, lsn: Lsn, call: Call, deadline: Duration) {
+        self.calls += 1;
+        self.store.data_mut().called_for(entity, lsn, call);
+        arm(&mut self.store, deadline);
+    }
+}
+
+/// A call with its outer timer.
+async fn within<T>(
+    deadline: Duration,
+    call: impl Future<Output = Called<T>>,
+) -> Result<Result<T, Failure>, FaultKind> {
+    match tokio::time::timeout(deadline + GRACE, call).await {
+        Ok(reply) => reply.map_err(|error| classify(&error, deadline)),
+        Err(_) => Err(FaultKind::Deadline(deadline)),
+    }
+}
+
+impl Guest {
+    /// What the last call wrote, for who knows that it went well.
+    pub(super) fn take_writes(&mut self) -> Writes {
+        std::mem::take(&mut self.store.data_mut().call).writes
     }
 }
 

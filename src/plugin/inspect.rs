@@ -7,6 +7,7 @@ use serde::Serialize;
 use super::{
     PluginError, PluginHost,
     artifact::{judge, sha256},
+    grants::Capability,
     load::{Examined, read},
 };
 use crate::model::{Description, Encoding, PluginKind};
@@ -30,10 +31,21 @@ pub struct Inspection {
     pub interface: Option<String>,
     /// The interfaces that it imports: what it asks for.
     pub imports: Vec<String>,
+    /// What it asks to be granted.
+    pub capabilities: Vec<Asked>,
     /// The interfaces that it exports.
     pub exports: Vec<String>,
     /// What it says of itself.
     pub description: Option<Described>,
+}
+
+/// A capability that a plugin asks for.
+#[derive(Clone, Debug, Serialize)]
+pub struct Asked {
+    /// `http`, `query`, `state` or `metrics`.
+    pub name: &'static str,
+    /// Whether the config grants it; null where the plugin's name is not known.
+    pub granted: Option<bool>,
 }
 
 /// What a plugin says of itself, for people and programs.
@@ -81,6 +93,7 @@ impl PluginHost {
             kind: None,
             interface: None,
             imports: Vec::new(),
+            capabilities: Vec::new(),
             exports: Vec::new(),
             description: None,
         };
@@ -93,6 +106,8 @@ impl PluginHost {
                 });
                 inspection.interface = Some(shape.interface);
                 inspection.imports = shape.imports;
+                let asked = |name: &Capability| Asked { name: name.as_str(), granted: None };
+                inspection.capabilities = shape.capabilities.iter().map(asked).collect();
                 inspection.exports = shape.exports;
                 self.look_inside(path, &bytes, &mut inspection);
             }
@@ -111,11 +126,12 @@ impl PluginHost {
         drop(component);
         let Description { name, version, encoding, tables, columns, raw, .. } = described.description.clone();
         let Description { destination, wants_deletes, names_ids, depends_on, .. } = described.description;
-        inspection.loadable = shape.kind == PluginKind::Transform;
-        inspection.verdict = match shape.kind {
-            PluginKind::Transform => "ok".to_owned(),
-            PluginKind::Sink => "a sink; this version of Anabranch does not run sink plugins yet".to_owned(),
-        };
+        let grants = self.inner.settings.grants_of(&name);
+        for (asked, capability) in inspection.capabilities.iter_mut().zip(&shape.capabilities) {
+            asked.granted = Some(grants.has(*capability));
+        }
+        inspection.loadable = true;
+        "ok".clone_into(&mut inspection.verdict);
         inspection.description = Some(Described {
             name,
             version: version.to_string(),

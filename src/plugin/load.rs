@@ -1,7 +1,7 @@
 //! From a file to a plugin that can be called.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -9,7 +9,10 @@ use std::{
 };
 
 use tracing::warn;
-use wasmtime::{Store, component::Component};
+use wasmtime::{
+    Store,
+    component::{Component, Linker},
+};
 
 use super::{
     PluginHost, Transform,
@@ -18,10 +21,12 @@ use super::{
     cache::CacheGuard,
     describe::{self, DescribeError, Described},
     engine::HostSettings,
+    grants::{Capability, Ungranted},
     guest::{GuestState, classify},
-    host::log::LogGate,
+    host::{call::Granted, http::HttpClient, log::LogGate},
     limits::Limits,
     pool::{Instances, Pool},
+    sink::{SinkConfig, SinkGuest},
 };
 use crate::model::{Description, EntityName, PluginKind, Revision};
 
@@ -102,15 +107,15 @@ pub enum PluginError {
         /// The kind that it is.
         exports: &'static str,
     },
-    /// A sink, which this host does not run yet.
-    #[error("plugin {}: {name} {version} is a sink; this version of Anabranch runs transforms, and has its sinks built in", path.display())]
-    Sink {
+    /// What it is granted cannot be used.
+    #[error("plugin {}: {problem}; see `[plugins.{name}.grants]`", path.display())]
+    Grant {
         /// The file.
         path: PathBuf,
         /// Its name.
         name: String,
-        /// Its version.
-        version: semver::Version,
+        /// What is wrong.
+        problem: String,
     },
     /// Two files with one name.
     #[error("plugin {}: its name {name} is also that of {}; remove one of them", path.display(), other.display())]
@@ -138,7 +143,11 @@ pub struct Plugin {
 
 struct Shared {
     pool: Pool,
+    asks: BTreeSet<Capability>,
+    ungranted: Option<Ungranted>,
     settings: HostSettings,
+    /// Whether it is a sink that can empty a destination.
+    purges: bool,
 }
 
 impl std::fmt::Debug for Plugin {
@@ -169,10 +178,34 @@ impl Plugin {
         &self.path
     }
 
+    /// What it asks for beside the log and its settings.
+    #[must_use]
+    pub fn asks(&self) -> &BTreeSet<Capability> {
+        &self.shared.asks
+    }
+
+    /// What it asks for and is not granted: then no instance of it is ever made.
+    #[must_use]
+    pub fn ungranted(&self) -> Option<&Ungranted> {
+        self.shared.ungranted.as_ref()
+    }
+
     /// This plugin at work on an entity, with a mapping's settings.
     #[must_use]
     pub fn transform(&self, entity: &EntityName, settings: BTreeMap<String, String>) -> Transform {
         Transform::new(self.clone(), entity, settings)
+    }
+
+    /// This plugin at work as the sink of a name, with that sink's settings.
+    #[must_use]
+    pub fn sink(&self, name: &str, settings: SinkConfig) -> SinkGuest {
+        SinkGuest::new(self.clone(), name, settings)
+    }
+
+    /// Whether it is a sink that can empty a destination.
+    #[must_use]
+    pub fn purges(&self) -> bool {
+        self.shared.purges
     }
 
     /// How its instances are.
@@ -211,11 +244,11 @@ fn kind_word(kind: PluginKind) -> &'static str {
 }
 
 impl PluginHost {
-    /// Loads a transform: reads the file, judges its names, compiles it (or takes it from the cache) and calls
+    /// Loads a plugin: reads the file, judges its names, compiles it (or takes it from the cache) and calls
     /// `describe`. Takes up to seconds of CPU, on a thread for blocking work.
     ///
     /// # Errors
-    /// The file is no transform that this host can run; the error names it and says what to do.
+    /// The file is no plugin that this host can run; the error names it and says what to do.
     pub async fn load(&self, path: &Path) -> Result<Plugin, PluginError> {
         let (host, path) = (self.clone(), path.to_owned());
         blocking(move || host.load_blocking(&path)).await?
@@ -252,31 +285,42 @@ impl PluginHost {
         let bytes = read(path)?;
         let Examined { component, shape, described } = self.examine(path, &bytes)?;
         let description = described.description;
-        if shape.kind == PluginKind::Sink {
-            let (name, version) = (description.name, description.version);
-            return Err(PluginError::Sink { path: path.to_owned(), name, version });
-        }
         if !described.unknown.is_empty() {
             let keys = described.unknown.join(", ");
             warn!(plugin = description.name, keys, "`describe` has keys that this host does not know");
         }
-        let ready = self.inner.linker.instantiate_pre(&component).and_then(v1::prepare);
-        let exports = ready.map_err(|error| shape_error(path, &shape, &error))?;
+        let grants = self.inner.settings.grants_of(&description.name);
+        let capabilities: BTreeSet<_> =
+            shape.capabilities.iter().copied().filter(|asked| !grants.has(*asked)).collect();
+        let ungranted =
+            (!capabilities.is_empty()).then(|| Ungranted { plugin: description.name.clone(), capabilities });
+        let purges = shape.exports_optional("purge");
+        let linker = match &ungranted {
+            None => self.granted_linker(&shape),
+            Some(_) => self.bare_linker(&component),
+        };
+        let ready = linker.and_then(|linker| linker.instantiate_pre(&component));
+        let exports = ready
+            .and_then(|ready| v1::prepare(ready, shape.kind, purges))
+            .map_err(|error| shape_error(path, &shape, &error))?;
+        let http = grants.http.clone().filter(|_| shape.capabilities.contains(&Capability::Http));
+        let http =
+            http.map(|grant| HttpClient::new(&description.name, grant)).transpose().map_err(|problem| {
+                PluginError::Grant { path: path.to_owned(), name: description.name.clone(), problem }
+            })?;
         let revision = Arc::new(Revision {
             name: description.name.clone(),
             version: description.version.clone(),
             sha256: sha256(&bytes),
-            interface: shape.interface,
+            interface: shape.interface.clone(),
         });
         let settings = self.inner.settings.of(&description.name);
-        let pool = Pool::new(
-            self.inner.engine.clone(),
-            exports,
-            Arc::clone(&revision),
-            &settings,
-            &self.inner.budget,
-        );
-        let shared = Arc::new(Shared { pool, settings });
+        let granted = Granted { plugin: description.name.clone(), grants, encoding: description.encoding };
+        let engine = self.inner.engine.clone();
+        let pool = Pool::new(engine, exports, Arc::clone(&revision), &settings, &self.inner.budget)
+            .granting(Arc::new(granted), http.map(Arc::new))
+            .refusing(ungranted.clone());
+        let shared = Arc::new(Shared { pool, asks: shape.capabilities, ungranted, settings, purges });
         Ok(Plugin { revision, description: Arc::new(description), path: Arc::from(path), shared })
     }
 
@@ -298,16 +342,35 @@ impl PluginHost {
             return Err(PluginError::Kind { path: path.to_owned(), said, exports });
         }
         if shape.kind == PluginKind::Sink {
-            let ready = self.inner.linker.instantiate_pre(&component).and_then(v1::prepare_sink);
-            ready.map_err(|error| shape_error(path, &shape, &error))?;
+            let ready = self.bare_linker(&component).and_then(|linker| linker.instantiate_pre(&component));
+            let purges = shape.exports_optional("purge");
+            ready
+                .and_then(|ready| v1::prepare(ready, shape.kind, purges))
+                .map_err(|error| shape_error(path, &shape, &error))?;
         }
         Ok(Examined { component, shape, described })
+    }
+
+    /// What a guest gets that is granted all that it asks for.
+    pub(super) fn granted_linker(&self, shape: &Shape) -> wasmtime::Result<Linker<GuestState>> {
+        let mut linker = self.inner.linker.clone();
+        shape.capabilities.iter().try_for_each(|asked| v1::add_capability(&mut linker, *asked))?;
+        Ok(linker)
+    }
+
+    /// What a guest gets that is granted nothing: the rest is there and traps.
+    pub(super) fn bare_linker(&self, component: &Component) -> wasmtime::Result<Linker<GuestState>> {
+        let mut linker = self.inner.linker.clone();
+        linker.define_unknown_imports_as_traps(component)?;
+        Ok(linker)
     }
 
     /// Calls `describe` in a store without settings, log or anything else, on this thread.
     fn describe(&self, path: &Path, shape: &Shape, component: &Component) -> Result<String, PluginError> {
         let inner = &self.inner;
-        inner.linker.instantiate_pre(component).map_err(|error| shape_error(path, shape, &error))?;
+        let wrong = |error| shape_error(path, shape, &error);
+        let linker = self.bare_linker(component).map_err(wrong)?;
+        linker.instantiate_pre(component).map_err(wrong)?;
         let limits = Limits::new(inner.settings.most_memory(), &inner.budget);
         let log = Arc::new(LogGate::new(inner.settings.log_lines));
         let state = GuestState::new(limits, Arc::default(), log);
@@ -315,7 +378,7 @@ impl PluginHost {
         store.limiter(|state| &mut state.limits);
         store.epoch_deadline_trap();
         store.set_epoch_deadline(Self::ticks(DESCRIBE_DEADLINE));
-        v1::describe(&mut store, component, &inner.linker).map_err(|error| {
+        v1::describe(&mut store, component, &linker).map_err(|error| {
             let problem = match classify(&error, DESCRIBE_DEADLINE) {
                 super::FaultKind::Deadline(limit) => format!("it did not return within {limit:?} (fixed)"),
                 other => other.to_string(),

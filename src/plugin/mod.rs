@@ -1,7 +1,7 @@
-//! The guest: WebAssembly components that turn rows into documents.
+//! The guest: WebAssembly components that turn rows into documents, and such that deliver documents.
 //!
 //! [`PluginHost`] loads components ([`artifact`] gives the verdict from their import and export names before
-//! anything is instantiated), and [`Transform::call`] sends changes through them. Each call has limits on time,
+//! anything is instantiated), [`Transform::call`] sends changes through them, and [`SinkGuest::deliver`] documents. Each call has limits on time,
 //! memory, output and log lines; after a trap, a passed deadline or a cancelled call the instance is thrown
 //! away.
 //!
@@ -18,6 +18,7 @@ mod cache;
 mod describe;
 mod engine;
 mod fault;
+pub mod grants;
 mod guest;
 mod host;
 mod inspect;
@@ -26,12 +27,15 @@ mod limits;
 mod load;
 pub mod new;
 mod pool;
+mod sink;
 mod transform;
 pub mod watch;
 
 pub use engine::{GuestLimits, HostSettings, PluginHost};
 pub use fault::{FaultKind, PluginFault};
-pub use inspect::Inspection;
+pub use host::services;
+pub use inspect::{Asked, Inspection};
 pub use load::{Plugin, PluginError, Scanned};
 pub use pool::Instances;
+pub use sink::{SinkConfig, SinkGuest};
 pub use transform::Transform;

@@ -15,8 +15,9 @@ use super::{
     abi::v1::Exports,
     engine::HostSettings,
     fault::FaultKind,
+    grants::Ungranted,
     guest::{Guest, GuestState},
-    host::{config::Settings, log::LogGate},
+    host::{call::Granted, config::Settings, http::HttpClient, log::LogGate},
     limits::{Budget, Idle, Limits},
 };
 use crate::model::Revision;
@@ -54,6 +55,9 @@ pub(super) struct Pool {
     exports: Exports,
     revision: Arc<Revision>,
     log: Arc<LogGate>,
+    granted: Arc<Granted>,
+    http: Option<Arc<HttpClient>>,
+    ungranted: Option<Ungranted>,
     running: Semaphore,
     idle: Arc<IdleGuests>,
     instances: usize,
@@ -80,6 +84,9 @@ impl Pool {
             exports,
             revision,
             log: Arc::new(LogGate::new(settings.log_lines)),
+            granted: Granted::nothing(),
+            http: None,
+            ungranted: None,
             running: Semaphore::new(settings.instances.max(1)),
             idle,
             instances: settings.instances.max(1),
@@ -92,12 +99,32 @@ impl Pool {
         }
     }
 
+    /// Lets instances do what is granted.
+    pub(super) fn granting(mut self, granted: Arc<Granted>, http: Option<Arc<HttpClient>>) -> Self {
+        (self.granted, self.http) = (granted, http);
+        self
+    }
+
+    /// What instances are granted.
+    pub(super) fn granted(&self) -> &Granted {
+        &self.granted
+    }
+
+    /// Makes no instance, where something is not granted.
+    pub(super) fn refusing(mut self, ungranted: Option<Ungranted>) -> Self {
+        self.ungranted = ungranted;
+        self
+    }
+
     fn idle(&self) -> MutexGuard<'_, Vec<Guest>> {
         self.idle.guests()
     }
 
     /// Waits for a place and takes an instance that served these settings, or makes one.
     pub(super) async fn lease(&self, settings: &Settings) -> Result<Lease<'_>, FaultKind> {
+        if let Some(ungranted) = &self.ungranted {
+            return Err(FaultKind::Ungranted(ungranted.clone()));
+        }
         // The semaphore is never closed.
         let permit =
             self.running.acquire().await.map_err(|error| FaultKind::Instantiate(error.to_string()))?;
@@ -107,7 +134,7 @@ impl Pool {
             None => {
                 let limits = Limits::new(self.memory_limit, &self.budget);
                 let state = GuestState::new(limits, Arc::clone(settings), Arc::clone(&self.log))
-                    .with_revision(Arc::clone(&self.revision));
+                    .with_revision(Arc::clone(&self.revision), Arc::clone(&self.granted), self.http.clone());
                 Guest::new(&self.engine, &self.exports, state, self.deadline).await?
             }
         };

@@ -9,15 +9,18 @@ use super::{
     Plugin,
     abi::v1::{Answers, Projection, ReplyLimits, ReplyProblem, Request, read_reply},
     fault::{FaultKind, PluginFault},
-    host::config::Settings,
+    grants::Capability,
+    host::{
+        call::Call,
+        config::Settings,
+        services::{Services, Writes},
+    },
 };
 use crate::model::{
-    Change, ChangeBatch, Description, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Outcome,
-    Outcomes, Relation, Revision,
+    Change, ChangeBatch, Description, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Origin,
+    Outcome, Outcomes, Relation, Revision,
 };
-
-/// Culprits after which a batch is given up: the plugin, not a change, is broken.
-const CULPRITS: usize = 16;
+use crate::pipeline::{Bisection, BisectionLimits, Found, TooMany};
 
 /// A plugin at work on one entity, with the settings of one mapping. Calls may run at the same time.
 #[derive(Debug)]
@@ -25,6 +28,7 @@ pub struct Transform {
     plugin: Plugin,
     entity: Arc<str>,
     settings: Settings,
+    services: Services,
     /// The columns for the relation that was seen last.
     projection: Mutex<Option<(Arc<Relation>, Arc<Projection>)>>,
     buffers: Mutex<Vec<Buffers>>,
@@ -53,9 +57,35 @@ impl Transform {
             plugin,
             entity: Arc::from(entity.to_string()),
             settings: Arc::new(settings),
+            services: Services::default(),
             projection: Mutex::default(),
             buffers: Mutex::default(),
         }
+    }
+
+    /// The same, served by a runtime.
+    #[must_use]
+    pub fn with_services(self, services: Services) -> Self {
+        Self { services, ..self }
+    }
+
+    /// The same work, served otherwise.
+    #[must_use]
+    pub fn served_by(&self, services: Services) -> Self {
+        Self {
+            plugin: self.plugin.clone(),
+            entity: Arc::clone(&self.entity),
+            settings: Arc::clone(&self.settings),
+            services,
+            projection: Mutex::default(),
+            buffers: Mutex::default(),
+        }
+    }
+
+    /// What it is served with.
+    #[must_use]
+    pub fn services(&self) -> &Services {
+        &self.services
     }
 
     /// The plugin.
@@ -76,10 +106,11 @@ impl Transform {
         self.plugin.description()
     }
 
-    /// How many calls may run at once.
+    /// How many calls may run at once: one, where what a call writes is for the next to read.
     #[must_use]
     pub fn at_once(&self) -> usize {
-        self.plugin.settings().instances.max(1)
+        let keeps = self.plugin.asks().contains(&Capability::State);
+        if keeps { 1 } else { self.plugin.settings().instances.max(1) }
     }
 
     /// Answers the changes at `selection` (indexes into the batch's changes, ascending): one outcome for each,
@@ -106,42 +137,52 @@ impl Transform {
     /// [`Outcome::Failed`].
     ///
     /// # Errors
-    /// The fault is none of a single change (it may work later, or never for any), or more than a handful of
-    /// changes are culprits.
+    /// The fault is none of a single change: it may work later, or never for any, or so many changes are culprits
+    /// that the plugin is.
     pub async fn call_isolating(
         &self,
         batch: &ChangeBatch,
         selection: &[u32],
     ) -> Result<Outcomes, PluginFault> {
         let mut outcomes = Outcomes::default();
-        let mut culprits = 0;
-        // Ranges of positions yet to be answered, the next one last.
-        let mut ranges = vec![(0, selection.len())];
-        while let Some((from, to)) = ranges.pop() {
+        outcomes.outcomes.reserve(selection.len());
+        let mut bisection = Bisection::new(selection.len(), BisectionLimits::default());
+        let mut buffers = self.take_buffers();
+        while let Some(range) = bisection.next_range() {
             let kept = (outcomes.outcomes.len(), outcomes.documents.len(), outcomes.bytes.len());
-            let Err(fault) = self.call_range(batch, selection, from, to, &mut outcomes).await else {
-                continue;
-            };
-            outcomes.outcomes.truncate(kept.0);
-            outcomes.documents.truncate(kept.1);
-            outcomes.bytes.truncate(kept.2);
-            let blamed = fault.positions();
-            if fault.may_be_one_change() {
-                let middle = blamed.start + blamed.len() / 2;
-                ranges.push((blamed.end, to));
-                ranges.push((middle, blamed.end));
-                ranges.push((blamed.start, middle));
-                ranges.push((from, blamed.start));
-            } else if fault.class() == FailureClass::Poison && blamed.len() == 1 && culprits < CULPRITS {
-                culprits += 1;
-                self.call_range(batch, selection, from, blamed.start, &mut outcomes).await?;
-                outcomes.outcomes.push(Outcome::Failed(fault.to_failure()));
-                ranges.push((blamed.end, to));
-            } else {
-                return Err(fault);
+            let called = self
+                .call_once(batch, &selection[..range.end], range.start, &mut buffers, &mut outcomes)
+                .await;
+            match called {
+                Ok(to) => bisection.worked(to),
+                Err(fault) => {
+                    outcomes.outcomes.truncate(kept.0);
+                    outcomes.documents.truncate(kept.1);
+                    outcomes.bytes.truncate(kept.2);
+                    if fault.class() != FailureClass::Poison {
+                        return Err(fault);
+                    }
+                    match bisection.failed(fault.positions().end, fault.is_slow()) {
+                        Ok(Found::More) => {}
+                        Ok(Found::Culprit(_)) => outcomes.outcomes.push(Outcome::Failed(fault.to_failure())),
+                        Err(TooMany { culprits }) => return Err(fault.of_the_plugin(culprits)),
+                    }
+                }
             }
+            tokio::task::yield_now().await;
         }
+        self.keep_buffers(buffers);
         Ok(outcomes)
+    }
+
+    fn take_buffers(&self) -> Buffers {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn keep_buffers(&self, buffers: Buffers) {
+        if buffers.request.capacity() <= KEEP {
+            self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffers);
+        }
     }
 
     async fn call_range(
@@ -152,8 +193,7 @@ impl Transform {
         to: usize,
         outcomes: &mut Outcomes,
     ) -> Result<(), PluginFault> {
-        let mut buffers =
-            self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let mut buffers = self.take_buffers();
         while from < to {
             from = self.call_once(batch, &selection[..to], from, &mut buffers, outcomes).await?;
             if from < to {
@@ -161,9 +201,7 @@ impl Transform {
                 tokio::task::yield_now().await;
             }
         }
-        if buffers.request.capacity() <= KEEP {
-            self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffers);
-        }
+        self.keep_buffers(buffers);
         Ok(())
     }
 
@@ -188,13 +226,16 @@ impl Transform {
             return Ok(written.to);
         }
         let to = written.to;
-        let reply =
-            self.exchange(&buffers.request, position_of(from)).await.map_err(|kind| fault(to, kind))?;
+        let call = self.call_of(batch, &selection[from..to]);
+        let exchanged = self.exchange(&buffers.request, position_of(from), call).await;
+        let (reply, writes) = exchanged.map_err(|kind| fault(to, kind))?;
         let settings = self.plugin.settings();
         let limits = ReplyLimits { bytes: settings.max_output, documents: settings.max_documents };
         let mut answers = Answers::new(outcomes, limits, written.sent, written.host);
         read_reply(self.encoding(), reply, &mut answers)
             .map_err(|problem| fault(to, self.reply_fault(problem, written.sent)))?;
+        let kept = self.plugin.pool().granted().keep(&self.services, writes).await;
+        kept.map_err(|failure| fault(to, FaultKind::State(failure)))?;
         Ok(to)
     }
 
@@ -217,12 +258,25 @@ impl Transform {
         }
     }
 
-    async fn exchange(&self, request: &[u8], lsn: Lsn) -> Result<Vec<u8>, FaultKind> {
+    /// What host functions know of a call about these changes.
+    fn call_of(&self, batch: &ChangeBatch, selection: &[u32]) -> Call {
+        let mut sees = Vec::new();
+        // A backfill's rows are of an earlier snapshot, which sees no more than a later one.
+        if batch.origin == Origin::Stream && self.plugin.asks().contains(&Capability::Query) {
+            sees.extend(selection.iter().map(|&at| batch.transaction(&batch.changes[at as usize]).xid));
+            sees.dedup();
+        }
+        Call { services: self.services.clone(), sees, ..Call::default() }
+    }
+
+    /// One call, and what it wrote.
+    async fn exchange(&self, request: &[u8], lsn: Lsn, call: Call) -> Result<(Vec<u8>, Writes), FaultKind> {
         let mut lease = self.plugin.pool().lease(&self.settings).await?;
         let deadline = self.plugin.settings().call_deadline;
-        let reply = lease.guest.transform(&self.entity, lsn, request, deadline).await?;
+        let reply = lease.guest.transform(&self.entity, lsn, call, request, deadline).await?;
+        let writes = lease.guest.take_writes();
         lease.give_back();
-        reply.map_err(FaultKind::Guest)
+        reply.map(|reply| (reply, writes)).map_err(FaultKind::Guest)
     }
 
     fn projection(&self, relation: &Arc<Relation>) -> Result<Arc<Projection>, FaultKind> {

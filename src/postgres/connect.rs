@@ -36,6 +36,8 @@ pub enum Purpose {
     Requests,
     /// What is told over HTTP.
     Status,
+    /// What transforms ask the source.
+    Query,
 }
 
 impl Purpose {
@@ -48,6 +50,7 @@ impl Purpose {
             Self::Leader => "leader",
             Self::Requests => "requests",
             Self::Status => "status",
+            Self::Query => "query",
         }
     }
 }

@@ -8,6 +8,7 @@
 mod catalog;
 mod column_lists;
 mod connect;
+mod enrich;
 mod error;
 mod frames;
 mod identity;
@@ -31,6 +32,7 @@ mod wire;
 pub use catalog::{Catalog, ResolvedRelation, StreamRelation, TableColumn, TableInfo};
 pub use column_lists::ColumnLists;
 pub use connect::{Client, Purpose};
+pub use enrich::{Allowance, QueryError, QuerySession};
 pub use error::{Error, ErrorKind};
 pub use frames::Frames;
 pub use identity::{UnusableIdentity, unusable_identities};

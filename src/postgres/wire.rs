@@ -284,7 +284,7 @@ const SASL: i32 = 10;
 const SASL_CONTINUE: i32 = 11;
 const SASL_FINAL: i32 = 12;
 
-fn encode(error: std::io::Error) -> Error {
+pub(super) fn encode(error: std::io::Error) -> Error {
     Error::new(ErrorKind::Settings, format!("a message to the server cannot be written: {error}"))
 }
 

@@ -28,7 +28,9 @@ fn mapping(name: &str, state: MappingState) -> MappingView {
         built: 1,
         attempts: 2,
         error: (state != MappingState::Running).then_some(error),
+        held: None,
         queued_bytes: 0,
+        quarantined: 0,
     }
 }
 

@@ -20,9 +20,10 @@ use prometheus_client::{
 use crate::{
     backfill::{Report, Stage as RunStage},
     model::{ChangeBatch, FailureClass, Operation},
+    state::QuarantineStage,
 };
 
-use super::{gauges::Gauges, health::Health};
+use super::{gauges::Gauges, health::Health, numbers::Numbers};
 
 /// Upper ends of the buckets of times, in seconds. Few, for there are two sets for each mapping.
 const BUCKETS: [f64; 9] = [0.001, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0, 30.0, 120.0];
@@ -69,6 +70,13 @@ struct Table {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TableStage {
     entity: Label,
+    stage: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kept {
+    mapping: Label,
+    sink: Label,
     stage: &'static str,
 }
 
@@ -180,8 +188,10 @@ pub(super) struct Metrics {
     transforming: Histograms,
     delivering: Histograms,
     failures: Family<Failed, Counter>,
+    quarantined: Family<Kept, Counter>,
     reread: Family<Table, Counter>,
     backfills: Backfills,
+    numbers: Numbers,
     /// The mappings and tables that have series.
     known: Mutex<(BTreeSet<Target>, BTreeSet<Table>)>,
 }
@@ -200,8 +210,10 @@ impl Metrics {
             transforming: Family::new_with_constructor(histogram as fn() -> Histogram),
             delivering: Family::new_with_constructor(histogram as fn() -> Histogram),
             failures: Family::default(),
+            quarantined: Family::default(),
             reread: Family::default(),
             backfills: Backfills::default(),
+            numbers: Numbers::default(),
             known: Mutex::default(),
         };
         metrics.register_stream();
@@ -209,6 +221,7 @@ impl Metrics {
         metrics.register_mappings();
         metrics.register_backfills();
         metrics.registry.register_collector(Box::new(Gauges::new(Arc::clone(health))));
+        metrics.registry.register_collector(Box::new(metrics.numbers.clone()));
         metrics
     }
 
@@ -267,6 +280,8 @@ impl Metrics {
         let help = "Time of one attempt to deliver documents to the sink";
         registry.register_with_unit("delivery", help, Unit::Seconds, self.delivering.clone());
         registry.register("failures", "Attempts that failed", self.failures.clone());
+        let help = "Changes put into quarantine, by what failed; those that were tried again count again";
+        registry.register("quarantined", help, self.quarantined.clone());
         registry.register(
             "rows_reread",
             "Rows read again by key, because they came without an unchanged large value or a column",
@@ -357,6 +372,11 @@ impl Metrics {
         self.reread.get_or_create(&Table { entity: Label::from(entity) }).inc_by(rows as u64);
     }
 
+    /// What guests tell.
+    pub(super) fn numbers(&self) -> Numbers {
+        self.numbers.clone()
+    }
+
     // --- mappings -------------------------------------------------------------------------------------
 
     /// The counters of a mapping.
@@ -374,6 +394,7 @@ impl Metrics {
             tables.insert(Table { entity: Label::from(entity) });
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.numbers.know(&targets.iter().map(|target| &*target.mapping).collect());
         known.0.difference(&targets).for_each(|gone| self.forget_target(gone));
         known.1.difference(&tables).for_each(|gone| self.forget_table(gone));
         *known = (targets, tables);
@@ -388,6 +409,9 @@ impl Metrics {
         }
         for (stage, class) in STAGES.into_iter().flat_map(|stage| CLASSES.map(|class| (stage, class))) {
             self.failures.remove(&target.failed(stage, class));
+        }
+        for stage in STAGES {
+            self.quarantined.remove(&target.kept(stage));
         }
     }
 
@@ -446,6 +470,10 @@ impl Target {
         let (stage, class) = (stage.as_str(), class.as_str());
         Failed { mapping: self.mapping.clone(), sink: self.sink.clone(), stage, class }
     }
+
+    fn kept(&self, stage: Stage) -> Kept {
+        Kept { mapping: self.mapping.clone(), sink: self.sink.clone(), stage: stage.as_str() }
+    }
 }
 
 /// The counters of one mapping.
@@ -459,6 +487,15 @@ pub(super) struct LaneMetrics {
 impl LaneMetrics {
     pub(super) fn delivered(&self, documents: u64) {
         self.documents.inc_by(documents);
+    }
+
+    /// A change was put into quarantine.
+    pub(super) fn quarantined(&self, stage: QuarantineStage) {
+        let stage = match stage {
+            QuarantineStage::Transform => Stage::Transform,
+            QuarantineStage::Delivery => Stage::Deliver,
+        };
+        self.metrics.quarantined.get_or_create(&self.target.kept(stage)).inc();
     }
 
     /// One attempt, and what it failed with.

@@ -17,7 +17,10 @@ use crate::{
     state::{MappingStatus, RunStatus, Store, StoredMapping, StoredRun},
 };
 
-use super::{error::TermError, lane::Active, recover, reload::PluginSet, source::Source, token::Token};
+use super::{
+    blame::Redactor, error::TermError, lane::Active, outlet::Outlets, recover, reload::PluginSet,
+    serve::Server, source::Source, token::Token,
+};
 
 /// A mapping as config and plugins want it.
 #[derive(Clone, Debug)]
@@ -27,6 +30,10 @@ pub struct WantedMapping {
     /// As the rollout compares it: what its documents come from, and what may be done about a difference.
     pub rollout: Wanted,
     names_ids: bool,
+    /// What its transform asks for and is not granted.
+    ungranted: Option<String>,
+    /// A newer revision of its transform that is not taken up, and why.
+    pub(super) held: Option<String>,
     /// The columns that its transform reads; none for all.
     columns: Option<Vec<String>>,
     /// Why it is stopped: its plugin was removed.
@@ -86,8 +93,8 @@ pub(super) struct Planned {
 
 impl Planned {
     /// What its lane works with.
-    pub(super) fn active(&self, config: &Config, plugin: &Plugin) -> Active {
-        active(config, &self.mapping, self.stored.generation, plugin)
+    pub(super) fn active(&self, config: &Config, plugin: &Plugin, server: &Server) -> Active {
+        active(config, &self.mapping, self.stored.generation, plugin, server)
     }
 
     /// The stored run of its present generation.
@@ -101,10 +108,18 @@ impl Planned {
     }
 }
 
-pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin: &Plugin) -> Active {
+pub(super) fn active(
+    config: &Config,
+    mapping: &Mapping,
+    generation: i64,
+    plugin: &Plugin,
+    server: &Server,
+) -> Active {
     let settings = config.plugins.of(&mapping.transform).guest_config();
+    let services = server.of(&mapping.name, generation, plugin);
     Active {
-        transform: Arc::new(plugin.transform(&mapping.entity, settings)),
+        secrets: Redactor::new(settings.values()),
+        transform: Arc::new(plugin.transform(&mapping.entity, settings).with_services(services)),
         rules: DocumentRules {
             destination: mapping.destination.clone(),
             generation,
@@ -118,7 +133,9 @@ pub(super) fn active(config: &Config, mapping: &Mapping, generation: i64, plugin
 #[derive(Clone, Debug)]
 pub(super) struct ReloadContext {
     pub(super) config: Arc<Config>,
+    pub(super) sinks: Arc<Outlets>,
     pub(super) dev: bool,
+    pub(super) server: Server,
 }
 
 /// The mappings that config and plugins come to.
@@ -135,11 +152,23 @@ pub fn wanted(
     }
     let complete = |mapping: Mapping| {
         let plugin = plugins.named(&mapping.transform)?;
-        let stopped = plugins.why_stopped(&mapping.transform);
         let kind = config.sinks.get(&mapping.sink)?.kind();
-        let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind);
+        let sink_name = config.sink_plugin(&mapping.sink);
+        let stopped = plugins.why_stopped(&mapping.transform);
+        let stopped = stopped.or_else(|| plugins.why_stopped(sink_name?));
+        let sink_plugin = match sink_name {
+            Some(name) => Some(&**plugins.named(name)?.revision()),
+            None => None,
+        };
+        let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind, sink_plugin);
         let (names_ids, columns) = (plugin.description().names_ids, plugin.description().columns.clone());
-        Some(WantedMapping { mapping, rollout, names_ids, columns, stopped })
+        let asks = |plugin: &Plugin| {
+            plugin.ungranted().map(|ungranted| format!("plugin {} {ungranted}", plugin.revision()))
+        };
+        let sink = sink_name.and_then(|name| plugins.named(name));
+        let ungranted = asks(plugin).or_else(|| asks(sink?));
+        let held = plugins.held.get(&mapping.transform).or_else(|| plugins.held.get(sink_name?)).cloned();
+        Some(WantedMapping { mapping, rollout, names_ids, ungranted, held, columns, stopped })
     };
     Ok(mappings.mappings.into_iter().filter_map(complete).collect())
 }
@@ -388,7 +417,7 @@ fn plan_one(
     table: TableState,
     source: &Source,
 ) -> Result<Planned, TermError> {
-    let WantedMapping { mapping, rollout, stopped, .. } = wanted;
+    let WantedMapping { mapping, rollout, ungranted, held, stopped, .. } = wanted;
     let identity = identity_text(&mapping.name, &rollout.identity)?;
     let fresh = StoredMapping {
         accepted: source.joined,
@@ -398,7 +427,7 @@ fn plan_one(
     let mut purge = before.is_some_and(|before| before.purge);
     // Not published, perhaps for a while: what is changed of it then is in no stream.
     let unusable = table.problem.is_some();
-    let mut refusal = table.problem.clone().or(stopped);
+    let mut refusal = table.problem.clone().or(stopped).or_else(|| ungranted.clone());
     let mut stored = match (before, decision) {
         (None, Decision::New { backfill }) => {
             let built = if backfill { 0 } else { 1 };
@@ -406,6 +435,8 @@ fn plan_one(
             StoredMapping { built, ..fresh }
         }
         (None, _) => fresh,
+        // What is there was made by another revision, and is compared again once this one may run.
+        (Some(before), _) if ungranted.is_some() => before.clone(),
         (Some(before), Decision::Rebuild { differences, backfill, purge: purged }) => {
             let reasons: Vec<String> = differences.iter().map(ToString::to_string).collect();
             let generation = before.generation + 1;
@@ -463,6 +494,7 @@ fn plan_one(
         (stored.last_error, stored.attempts) = (None, 0);
     }
     stored.purge = purge;
+    stored.held = held;
     let rebuilt = before.is_none_or(|before| before.generation != stored.generation);
     let token = recover::as_stored(&stored, source);
     Ok(Planned {

@@ -26,6 +26,9 @@ pub struct PluginSet {
     pub problems: Vec<String>,
     /// The plugins whose file was removed while this process ran: their mappings stop, and go on once it is back.
     removed: BTreeMap<String, Plugin>,
+    /// Revisions that are not taken up, by the plugin's name: they ask for more than is granted, and what ran before goes
+    /// on. A sentence for each.
+    pub held: BTreeMap<String, String>,
     /// The plugin of each file.
     files: BTreeMap<PathBuf, String>,
 }
@@ -41,7 +44,7 @@ impl PluginSet {
                 return Self { problems: vec![error.to_string()], ..before.clone() };
             }
             let plugin = match plugin {
-                Ok(plugin) => Some(plugin),
+                Ok(plugin) => Some(set.take_or_hold(plugin, before)),
                 Err(error) => {
                     set.problems.push(error.to_string());
                     before.and_then(|before| before.of_file(&path)).cloned()
@@ -61,6 +64,13 @@ impl PluginSet {
         set
     }
 
+    /// The same set with another revision of a plugin.
+    pub(super) fn with(&self, plugin: &Plugin) -> Self {
+        let mut set = self.clone();
+        set.plugins.insert(plugin.revision().name.clone(), plugin.clone());
+        set
+    }
+
     /// A plugin by its name, whether its file is still there or not.
     pub(super) fn named(&self, name: &str) -> Option<&Plugin> {
         self.plugins.get(name).or_else(|| self.removed.get(name))
@@ -75,6 +85,24 @@ impl PluginSet {
             plugin.revision(),
             plugin.path().display(),
         ))
+    }
+
+    /// The plugin, or the revision of it that is at work, where that may go on and this may not run.
+    fn take_or_hold(&mut self, plugin: Plugin, before: Option<&Self>) -> Plugin {
+        let name = plugin.revision().name.as_str();
+        let at_work =
+            before.and_then(|before| before.plugins.get(name)).filter(|old| old.ungranted().is_none());
+        let (Some(ungranted), Some(old)) = (plugin.ungranted(), at_work) else { return plugin };
+        let sentence = format!(
+            "{} asks for {} in addition, which the config does not grant: it is held, and {} goes on; add {} and restart",
+            plugin.revision(),
+            ungranted.words(),
+            old.revision().version,
+            ungranted.toml().replace('\n', " "),
+        );
+        self.problems.push(sentence.clone());
+        self.held.insert(name.to_owned(), sentence);
+        old.clone()
     }
 
     fn of_file(&self, path: &Path) -> Option<&Plugin> {

@@ -71,7 +71,11 @@ pub(super) struct MappingView {
     /// Failures in a row.
     pub(super) attempts: u32,
     pub(super) error: Option<Told>,
+    /// A newer revision of its transform that is not taken up, and why.
+    pub(super) held: Option<String>,
     pub(super) queued_bytes: usize,
+    /// Rows in quarantine.
+    pub(super) quarantined: u64,
 }
 
 /// What was last told of a failure.
@@ -261,13 +265,15 @@ impl Pump {
             built: stored.built,
             attempts,
             error,
+            held: stored.held.clone(),
             queued_bytes: lane.handle.as_ref().map_or(0, |handle| handle.queued_bytes()),
+            quarantined: lane.handle.as_ref().map_or(0, |handle| handle.quarantined()),
         }
     }
 
     fn instances(&self) -> BTreeMap<(String, String), Instances> {
-        let plugins =
-            self.lanes.values().filter_map(|lane| lane.handle.as_ref()).map(|handle| handle.plugin());
+        let handles = self.lanes.values().filter_map(|lane| lane.handle.as_ref());
+        let plugins = handles.flat_map(|handle| [Some(handle.plugin()), handle.sink_plugin()]).flatten();
         plugins
             .map(|plugin| {
                 let revision = plugin.revision();

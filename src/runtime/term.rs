@@ -14,7 +14,7 @@ use crate::{
     backfill::{Machine, PageSettings, RunView, Settings as BackfillMachineSettings, everything_before},
     config::Config,
     model::{ChangeBatch, Failure},
-    pipeline::{LaneId, Ledger, Subscriptions, WorkId},
+    pipeline::{LaneId, LaneOrder, Ledger, OpenRows, Subscriptions, WorkId},
     postgres::{
         Client, ConnectSettings, ErrorKind, Holder, Leadership, Lease, Purpose, StreamOptions,
         SystemIdentity, fence,
@@ -30,10 +30,10 @@ use super::{
     health::{Health, State},
     held::GivenUp,
     history::Memory,
-    lane::{LaneEvent, LaneHandle, LaneSettings},
+    lane::{LaneHandle, LaneSettings, QuarantineSettings},
     lookout::Lookout,
     metrics::Metrics,
-    outlet::Outlet,
+    outlet::Outlets,
     plan::{self, Planned, Verdict},
     pump::{Probe, Pump, PumpSettings, Saving, Stopped},
     readers::{Readers, Reading},
@@ -43,6 +43,7 @@ use super::{
     requests::Requests,
     reread::Rereader,
     scribe::{Note, Scribe},
+    serve::Server,
     source::{self, Source},
     spool::{self, Trust},
     survey::Observer,
@@ -62,7 +63,7 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) struct Context {
     pub(super) config: Arc<Config>,
     pub(super) settings: ConnectSettings,
-    pub(super) sinks: BTreeMap<String, Arc<Outlet>>,
+    pub(super) sinks: Arc<Outlets>,
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) background: Background,
@@ -182,12 +183,13 @@ async fn lead(
     store.save_installation(&state, &source.installation).await?;
     store.forget_suspension(&state).await?;
     let controls = store.controls(&state).await?;
+    let quarantined = store.quarantined_rows(&state, None).await?;
     let term = source.installation.term;
     context.health.note(|state, _| state.term = Some(term));
     context.memory.begins(&source.installation, source.system.flushed);
     let config = Arc::clone(&context.config);
     let lookout = Lookout::start(&context.settings, config, wanted, tables, source.before.clone());
-    let parts = Parts { control, state, lookout, lease };
+    let parts = Parts { control, state, lookout, lease, quarantined };
     let mut pump = assemble(context, plugins, planned, &source, parts);
     // Before the first reading.
     pump.control(&controls);
@@ -319,6 +321,8 @@ struct Parts {
     state: Client,
     lookout: Lookout,
     lease: Lease,
+    /// The rows that are in quarantine, with their mappings.
+    quarantined: Vec<(String, String, LaneOrder)>,
 }
 
 fn assemble(
@@ -326,7 +330,7 @@ fn assemble(
     plugins: &Arc<PluginSet>,
     planned: Vec<Planned>,
     source: &Source,
-    Parts { control, state, lookout, lease }: Parts,
+    Parts { control, state, lookout, lease, quarantined }: Parts,
 ) -> Pump {
     let config = &context.config;
     let (events, lane_events) = mpsc::unbounded_channel();
@@ -335,6 +339,8 @@ fn assemble(
     let metrics = Arc::clone(&context.metrics);
     let rereader = Rereader::new(context.settings.clone(), publication.to_owned(), timeout, metrics);
     let rereader = Arc::new(rereader);
+    let term = source.installation.term;
+    let server = Server::new(&context.settings, config, term, context.metrics.numbers());
     let mut ledger = Ledger::new(source.confirmed);
     let mut subscriptions = Subscriptions::default();
     let mut lanes = BTreeMap::new();
@@ -350,7 +356,11 @@ fn assemble(
             Verdict::Runs => {
                 ledger.attach(id, accepted);
                 subscriptions.add(planned.stored.entity.clone(), id);
-                Some(start_lane(context, plugins, id, &planned, &rereader, &lease, &events))
+                let of_it = quarantined.iter().filter(|(mapping, ..)| *mapping == planned.stored.name);
+                let open = of_it.map(|(_, row, order)| (row.clone().into_bytes(), *order)).collect();
+                let settings = lane_settings(context, id, &planned, &rereader, &lease, open);
+                let active = planned.active(config, &plugins.plugins[&planned.mapping.transform], &server);
+                Some(LaneHandle::start(settings, active, events.clone(), CancellationToken::new()))
             }
             Verdict::Held { reason } => {
                 error!(
@@ -391,7 +401,12 @@ fn assemble(
     let requests = Requests::start(context.settings.clone(), config.source.slot.clone(), mappings.collect());
     Pump {
         settings: pump_settings(config),
-        context: plan::ReloadContext { config: Arc::clone(config), dev: config.plugins.dev },
+        context: plan::ReloadContext {
+            config: Arc::clone(config),
+            sinks: Arc::clone(&context.sinks),
+            dev: config.plugins.dev,
+            server,
+        },
         ledger,
         machine: Machine::new(machine_settings(config), source.installation.term.cast_unsigned(), baseline),
         branch: Branch::new(readers, reads, Arc::clone(&context.metrics)),
@@ -417,17 +432,16 @@ fn assemble(
     }
 }
 
-fn start_lane(
+fn lane_settings(
     context: &Context,
-    plugins: &PluginSet,
     id: LaneId,
     planned: &Planned,
     rereader: &Arc<Rereader>,
     lease: &Lease,
-    events: &mpsc::UnboundedSender<LaneEvent>,
-) -> LaneHandle {
+    open: OpenRows,
+) -> LaneSettings {
     let config = &context.config;
-    let settings = LaneSettings {
+    LaneSettings {
         id,
         mapping: planned.stored.name.clone(),
         entity: planned.stored.entity.clone(),
@@ -441,9 +455,15 @@ fn start_lane(
         token: planned.token.clone(),
         shares: planned.shares.clone(),
         metrics: context.metrics.mapping(&planned.stored.name, &planned.mapping.sink),
-    };
-    let active = planned.active(config, &plugins.plugins[&planned.mapping.transform]);
-    LaneHandle::start(settings, active, events.clone(), CancellationToken::new())
+        quarantine: QuarantineSettings {
+            on_failure: planned.mapping.policy.on_failure,
+            bounds: planned.mapping.policy.quarantine,
+            sink: planned.mapping.sink.clone(),
+            installation: config.source.slot.clone(),
+            connect: context.settings.clone(),
+            open,
+        },
+    }
 }
 
 fn pump_settings(config: &Config) -> PumpSettings {

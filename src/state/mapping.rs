@@ -37,6 +37,8 @@ pub struct StoredMapping {
     pub attempts: i32,
     /// Its destination is to be emptied before its generation is built.
     pub purge: bool,
+    /// A newer revision of its transform that is not taken up, and why.
+    pub held: Option<String>,
 }
 
 impl StoredMapping {
@@ -60,6 +62,7 @@ impl StoredMapping {
             last_error: None,
             attempts: 0,
             purge: false,
+            held: None,
         }
     }
 }
@@ -128,7 +131,7 @@ impl Store {
     /// All mappings, by name.
     pub async fn mappings(&self, client: &Client) -> Result<Vec<StoredMapping>, StateError> {
         let query = "select name, entity, table_oid, identity::text, generation, built, accepted::text, status, last_error, \
-                     attempts, purge, since::text from anabranch.mapping where installation = $1 order by name";
+                     attempts, purge, since::text, held from anabranch.mapping where installation = $1 order by name";
         let rows = client
             .query(query, &[&self.installation])
             .await
@@ -150,13 +153,14 @@ impl Store {
                      and r.installation = $1 and $2 = any (r.mappings) and cardinality(r.mappings) > 1 \
                      and r.scope is null and r.status not in ('complete', 'cancelled')) \
                      insert into anabranch.mapping (installation, name, entity, table_oid, identity, generation, \
-                     built, accepted, status, last_error, attempts, purge, since) \
-                     values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12, $13::text::pg_lsn) \
+                     built, accepted, status, last_error, attempts, purge, since, held) \
+                     values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12, $13::text::pg_lsn, $14) \
                      on conflict (installation, name) do update set entity = excluded.entity, \
                      table_oid = excluded.table_oid, identity = excluded.identity, \
                      generation = excluded.generation, built = excluded.built, \
                      accepted = excluded.accepted, status = excluded.status, last_error = excluded.last_error, \
-                     attempts = excluded.attempts, purge = excluded.purge, since = excluded.since, updated_at = now()";
+                     attempts = excluded.attempts, purge = excluded.purge, since = excluded.since, held = excluded.held, \
+                     updated_at = now()";
         client
             .execute(
                 query,
@@ -174,6 +178,7 @@ impl Store {
                     &wanted.attempts,
                     &wanted.purge,
                     &wanted.since.map(|since| since.to_string()),
+                    &wanted.held,
                 ],
             )
             .await
@@ -210,13 +215,15 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets a mapping that is no longer in the config, in the runs of its table as well: one of this name that
+    /// Forgets a mapping that is no longer in the config, with what it has in quarantine, in the runs of its table as well: one of this name that
     /// comes later has read nothing of what they have.
     pub async fn forget_mapping(&self, client: &Client, name: &str) -> Result<(), StateError> {
         let query = "with ended as (delete from anabranch.run where installation = $1 \
                      and mappings = array[$2::text] and status not in ('complete', 'cancelled')), \
                      left_by as (update anabranch.run set mappings = array_remove(mappings, $2::text) \
-                     where installation = $1 and $2 = any (mappings) and cardinality(mappings) > 1) \
+                     where installation = $1 and $2 = any (mappings) and cardinality(mappings) > 1), \
+                     kept as (delete from anabranch.guest_state where installation = $1 and mapping = $2::text), \
+                     retired as (delete from anabranch.quarantine where installation = $1 and mapping = $2::text) \
                      delete from anabranch.mapping where installation = $1 and name = $2";
         client
             .execute(query, &[&self.installation, &name])
@@ -243,5 +250,6 @@ fn mapping(row: &Row) -> Result<StoredMapping, StateError> {
         attempts: row.get(9),
         purge: row.get(10),
         since: row.get::<_, Option<String>>(11).map(|_| lsn("mapping.since", row, 11)).transpose()?,
+        held: row.get(12),
     })
 }

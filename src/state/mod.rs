@@ -7,8 +7,10 @@
 
 mod control;
 mod error;
+mod guest;
 mod mapping;
 mod partitions;
+mod quarantine;
 mod request;
 mod run;
 mod store;
@@ -17,8 +19,12 @@ mod upgrade;
 
 pub use control::StoredControl;
 pub use error::StateError;
+pub use guest::GuestWrite;
 pub use mapping::{MappingStatus, StoredMapping};
 pub use partitions::StoredPartition;
+pub use quarantine::{
+    NewEntry, QuarantineEntry, QuarantineFilter, QuarantineFull, QuarantineStage, RejectedDocument,
+};
 pub use request::{Asked, CHANNEL, PendingRequest, StoredRequest, StoredRunState, Target, Withdrawn};
 pub use run::{RunAge, RunStatus, StoredRun};
 pub use store::Store;

@@ -24,9 +24,18 @@ use tracing_subscriber::{
 
 /// Builds a guest of `plugins/`, with settings of its build's environment.
 pub fn guest(project: &str, environment: &[(&str, &str)]) -> PathBuf {
+    guest_with(project, &[], environment)
+}
+
+/// The guest of capabilities, which can do these things.
+pub fn capable(features: &[&str]) -> PathBuf {
+    guest_with("fixtures/capable", features, &[])
+}
+
+fn guest_with(project: &str, features: &[&str], environment: &[(&str, &str)]) -> PathBuf {
     static BUILT: Mutex<BTreeMap<String, PathBuf>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let key = format!("{project} {environment:?}");
+    let key = format!("{project} {features:?} {environment:?}");
     if let Some(path) = built.get(&key) {
         return path.clone();
     }
@@ -37,7 +46,7 @@ pub fn guest(project: &str, environment: &[(&str, &str)]) -> PathBuf {
     let options = BuildOptions {
         project: paths::repository().join("plugins").join(project),
         output: Some(place),
-        features: Vec::new(),
+        features: features.iter().map(|&feature| feature.to_owned()).collect(),
         environment: build_environment(&guests, environment),
     };
     let path = build(&options).unwrap_or_else(|error| panic!("{project}: {error}")).path;

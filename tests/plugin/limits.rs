@@ -12,7 +12,7 @@ use wit_component::{ComponentEncoder, StringEncoding, embed_component_metadata};
 
 use crate::{
     guests::{at_work, guest, host, hostile, listen, load, short, told},
-    rows::{all, batch, notes, product, products},
+    rows::{all, notes, product, products},
 };
 
 const DESCRIPTION: &[u8] = br#"{"name":"many","version":"1.0.0","kind":"transform"}"#;

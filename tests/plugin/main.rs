@@ -7,7 +7,10 @@ mod echo;
 mod frozen;
 mod guests;
 mod hostile;
+mod http;
 mod limits;
 mod loading;
+#[path = "../support/receiver.rs"]
+mod receiver;
 mod rows;
 mod shape;

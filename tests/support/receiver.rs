@@ -20,6 +20,7 @@ use tokio::{
 /// What was received.
 #[derive(Clone, Debug)]
 pub struct Received {
+    pub method: String,
     pub target: String,
     /// By lower-case name.
     pub headers: HashMap<String, String>,
@@ -29,6 +30,7 @@ pub struct Received {
 
 impl Received {
     pub fn json(&self) -> serde_json::Value {
+        assert_eq!(self.method, "POST");
         serde_json::from_slice(&self.body).unwrap()
     }
 
@@ -152,12 +154,14 @@ async fn read(stream: &mut TcpStream) -> Option<Received> {
     let head = String::from_utf8(head).unwrap();
     let mut lines = head.lines();
     let start = lines.next().unwrap();
-    assert!(start.starts_with("POST ") && start.ends_with(" HTTP/1.1"), "{start}");
+    assert!(start.ends_with(" HTTP/1.1"), "{start}");
     let headers: HashMap<String, String> = lines
         .filter_map(|line| line.split_once(": "))
         .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
         .collect();
-    let mut body = vec![0; headers["content-length"].parse().unwrap()];
+    let mut body = vec![0; headers.get("content-length").map_or(0, |length| length.parse().unwrap())];
     stream.read_exact(&mut body).await.ok()?;
-    Some(Received { target: start.split(' ').nth(1).unwrap().to_owned(), headers, body })
+    let mut words = start.split(' ').map(str::to_owned);
+    let (method, target) = (words.next().unwrap(), words.next().unwrap());
+    Some(Received { method, target, headers, body })
 }

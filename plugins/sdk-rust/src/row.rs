@@ -115,6 +115,10 @@ impl<'de> Deserializer<'de> for Tuple<'de> {
         visitor.visit_seq(self.access()?)
     }
 
+    fn deserialize_tuple<V: Visitor<'de>>(self, _len: usize, visitor: V) -> Result<V::Value, RowError> {
+        visitor.visit_seq(self.access()?)
+    }
+
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
         _name: &'static str,
@@ -133,7 +137,7 @@ impl<'de> Deserializer<'de> for Tuple<'de> {
 
     forward_to_deserialize_any! {
         bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option
-        unit_struct seq tuple tuple_struct map enum identifier
+        unit_struct seq tuple_struct map enum identifier
     }
 }
 

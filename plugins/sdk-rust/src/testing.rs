@@ -11,7 +11,17 @@ use crate::{
     msgpack::{Reader, Token, write},
 };
 
+#[cfg(feature = "http")]
+type Answers = Box<dyn Fn(&crate::http::Request) -> Result<crate::http::Response, crate::http::Error>>;
+
+type QueryAnswers = Box<dyn Fn(&str, &[Option<String>]) -> (Vec<&'static str>, Vec<Vec<Value<'static>>>)>;
+
 thread_local! {
+    static QUERY: RefCell<Option<QueryAnswers>> = const { RefCell::new(None) };
+    static STATE: RefCell<BTreeMap<String, Vec<u8>>> = const { RefCell::new(BTreeMap::new()) };
+    static METRICS: RefCell<BTreeMap<String, f64>> = const { RefCell::new(BTreeMap::new()) };
+    #[cfg(feature = "http")]
+    static HTTP: RefCell<Option<Answers>> = const { RefCell::new(None) };
     static CONFIG: RefCell<BTreeMap<String, String>> = const { RefCell::new(BTreeMap::new()) };
     static LOG: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
 }
@@ -35,6 +45,86 @@ pub(crate) fn record_log(level: Level, message: &str) {
 #[must_use]
 pub fn take_log() -> Vec<(Level, String)> {
     LOG.take()
+}
+
+/// Sets what requests of this thread are answered with.
+#[cfg(feature = "http")]
+pub fn set_http(
+    answers: impl Fn(&crate::http::Request) -> Result<crate::http::Response, crate::http::Error> + 'static,
+) {
+    HTTP.set(Some(Box::new(answers)));
+}
+
+#[cfg(all(feature = "http", not(target_family = "wasm")))]
+pub(crate) fn answer(request: &crate::http::Request) -> Result<crate::http::Response, crate::http::Error> {
+    HTTP.with_borrow(|answers| match answers {
+        Some(answers) => answers(request),
+        None => Err(crate::http::Error::Denied(
+            "no request is answered here: say how with `testing::set_http`".to_owned(),
+        )),
+    })
+}
+
+/// Sets what questions of this thread are answered with: the columns and rows of a statement for one set of parameters.
+pub fn set_query(
+    answers: impl Fn(&str, &[Option<String>]) -> (Vec<&'static str>, Vec<Vec<Value<'static>>>) + 'static,
+) {
+    QUERY.set(Some(Box::new(answers)));
+}
+
+#[cfg(not(target_family = "wasm"))]
+pub(crate) fn answer_query(query: &crate::query::Query) -> Result<Vec<u8>, Failure> {
+    QUERY.with_borrow(|answers| {
+        let Some(answers) = answers else {
+            let message = "no question is answered here: say how with `testing::set_query`";
+            return Err(Failure::fatal("query-denied", message));
+        };
+        let sets = query.statements.iter().flat_map(|statement| {
+            statement.parameters.iter().map(|parameters| answers(&statement.sql, parameters))
+        });
+        let sets: Vec<_> = sets.collect();
+        let mut out = Vec::new();
+        write::array(&mut out, 2);
+        write::unsigned(&mut out, 1);
+        write::array(&mut out, sets.len());
+        for (columns, rows) in &sets {
+            write::array(&mut out, 2);
+            write::array(&mut out, columns.len());
+            columns.iter().for_each(|name| write::str(&mut out, name));
+            write::array(&mut out, rows.len());
+            for row in rows {
+                write::array(&mut out, row.len());
+                row.iter().for_each(|value| push_value(&mut out, value));
+            }
+        }
+        Ok(out)
+    })
+}
+
+/// Forgets the state of this thread.
+pub fn clear_state() {
+    STATE.with_borrow_mut(BTreeMap::clear);
+}
+
+#[cfg(not(target_family = "wasm"))]
+pub(crate) fn with_state<T>(run: impl FnOnce(&mut BTreeMap<String, Vec<u8>>) -> T) -> T {
+    STATE.with_borrow_mut(run)
+}
+
+/// What a number of this thread came to: `name`, or `name{label="value"}`.
+#[must_use]
+pub fn metric(series: &str) -> Option<f64> {
+    METRICS.with_borrow(|metrics| metrics.get(series).copied())
+}
+
+#[cfg(not(target_family = "wasm"))]
+pub(crate) fn record_metric(name: &str, labels: &[(&str, &str)], change: impl FnOnce(f64) -> f64) {
+    let labels: Vec<_> = labels.iter().map(|(name, value)| format!("{name}={value:?}")).collect();
+    let series = if labels.is_empty() { name.to_owned() } else { format!("{name}{{{}}}", labels.join(",")) };
+    METRICS.with_borrow_mut(|metrics| {
+        let value = metrics.entry(series).or_default();
+        *value = change(*value);
+    });
 }
 
 /// An insert of a row, with id `1`, to be given to [`Transform::transform`].
@@ -256,7 +346,7 @@ fn outcome(reader: &mut Reader<'_>) -> Result<Outcome, Failure> {
                 _ => FailureClass::Poison,
             };
             let code = reader.text()?.to_owned();
-            Outcome::Failed(Failure { class, code, message: reader.text()?.to_owned() })
+            Outcome::Failed(Failure { class, code, message: reader.text()?.to_owned(), retry_after: None })
         }
     })
 }

@@ -8,11 +8,12 @@ use std::{
 
 use serde::Serialize;
 use serde_json::value::RawValue;
+use tracing::warn;
 
 use crate::{
     author::{Answer, Step},
     config::Config,
-    model::{ChangeBatch, Description, EntityName, Failure, document_id},
+    model::{ChangeBatch, Description, EntityName, Failure, PluginKind, document_id},
     plugin::{
         HostSettings, Plugin, PluginHost,
         build::{self, BuildOptions},
@@ -103,15 +104,32 @@ impl Component {
         Ok(Self { path: built.path, _folder: Some(folder) })
     }
 
+    /// Loads it; only transforms can be tried with rows.
     pub(super) fn load(&self, host: &PluginHost) -> anyhow::Result<Plugin> {
-        Ok(host.load_blocking(&self.path)?)
+        let plugin = host.load_blocking(&self.path)?;
+        if plugin.description().kind == PluginKind::Sink {
+            let (path, revision) = (self.path.display(), plugin.revision());
+            anyhow::bail!(
+                "{path}: {revision} is a sink, and rows are for transforms; a sink is tested by its unit tests"
+            );
+        }
+        let asks: Vec<_> = plugin.asks().iter().map(ToString::to_string).collect();
+        if !asks.is_empty() {
+            warn!(
+                plugin = %plugin.revision(),
+                asks = asks.join(", "),
+                "here state and metrics are in memory, requests go where the config file grants it, and questions to the \
+                 source are refused",
+            );
+        }
+        Ok(plugin)
     }
 }
 
 /// A host with the config's limits, or the defaults.
 pub(super) fn host(config: Option<&Config>) -> anyhow::Result<PluginHost> {
     let settings = config.map_or_else(HostSettings::default, |config| config.plugins.host_settings());
-    Ok(PluginHost::new(settings)?)
+    Ok(PluginHost::new(HostSettings { lenient: true, ..settings })?)
 }
 
 /// The config file, where there is one and nothing else was named.

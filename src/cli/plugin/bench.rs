@@ -9,7 +9,7 @@ use crate::{
     author::{Comparison, Measured, Measurement, Pace, Rows, cases, generate, measure},
     config::Config,
     model::{ChangeBatch, EntityName},
-    plugin::Plugin,
+    plugin::{Plugin, services::Services},
 };
 
 use super::{
@@ -85,7 +85,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
         }
         None => from_source(context, arguments, &component)?,
     };
-    let transform = plugin.transform(&load.table, load.settings);
+    let transform = plugin.transform(&load.table, load.settings).with_services(Services::in_memory());
     let known = Measurement {
         plugin: plugin.revision().name.clone(),
         version: plugin.revision().version.to_string(),

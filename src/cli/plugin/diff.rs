@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::{
     author::{Diff, Example, answers},
     model::Revision,
-    plugin::{Plugin, Transform},
+    plugin::{Plugin, Transform, services::Services},
     postgres::{Purpose, Sample},
     state::Store,
 };
@@ -68,7 +68,11 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     let old = Component::of(&arguments.old)?.load(&host)?;
     let new = Component::of(&arguments.new)?.load(&host)?;
     let table = arguments.sample.table(new.description())?;
-    let at_work = |plugin: &Plugin| plugin.transform(&table, settings(source.config.as_ref(), plugin));
+    let at_work = |plugin: &Plugin| {
+        plugin
+            .transform(&table, settings(source.config.as_ref(), plugin))
+            .with_services(Services::in_memory())
+    };
     let (before, after) = (at_work(&old), at_work(&new));
     let columns = both(&old, &new);
     let (diff, rebuild) = context.block_on(async {

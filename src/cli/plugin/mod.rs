@@ -13,7 +13,7 @@ use crate::{
     config::{LogFormat, LogLevel},
     model::{EntityName, PluginKind, Relation},
     plugin::{
-        HostSettings, Inspection, PluginHost,
+        Asked, HostSettings, Inspection, PluginHost,
         build::{self, BuildOptions, Built, Language},
         new::{self, NewProject},
     },
@@ -32,7 +32,7 @@ pub(super) struct Arguments {
 enum Command {
     /// Make a project to begin with: a transform for a table's columns, its test, and a copy of the SDK.
     New(NewArguments),
-    /// Build a component from a project in Rust (Cargo.toml), JavaScript (package.json) or Python (pyproject.toml).
+    /// Build a component from a project in Rust (Cargo.toml), JavaScript (package.json), Python (pyproject.toml), Go (go.mod) or C (plugin.toml).
     Build(BuildArguments),
     /// Show what a file is, and whether this host can run it.
     Inspect(InspectArguments),
@@ -50,6 +50,8 @@ enum LanguageName {
     #[value(name = "javascript")]
     JavaScript,
     Python,
+    C,
+    Go,
 }
 
 #[derive(Debug, clap::Args)]
@@ -137,6 +139,8 @@ fn create(context: &Context, arguments: &NewArguments) -> anyhow::Result<Exit> {
         LanguageName::Rust => Language::Rust,
         LanguageName::JavaScript => Language::JavaScript,
         LanguageName::Python => Language::Python,
+        LanguageName::C => Language::C,
+        LanguageName::Go => Language::Go,
     };
     let known = arguments.source.is_given() || context.global.config.is_file();
     let (table, from_source) = match &arguments.table {
@@ -180,6 +184,10 @@ fn next(language: Language, name: &str) -> Vec<String> {
             "python3 -m unittest discover tests",
             &["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"][..],
         ),
+        Language::Go => ("go test ./...", &[][..]),
+        Language::C => {
+            ("make test", &["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"][..])
+        }
     };
     let mut commands = vec![format!("cd {name}")];
     if language == Language::JavaScript {
@@ -229,7 +237,9 @@ fn built_shape(built: Built) -> BuiltShape {
 /// A file that no host can run is an answer, with exit code 1; a file that cannot be read is an error.
 fn inspect(context: &Context, arguments: &InspectArguments) -> anyhow::Result<Exit> {
     // Nothing is kept: inspecting leaves no trace.
-    let host = PluginHost::new(HostSettings::default())?;
+    let config = author::config_if_any(context)?;
+    let grants = config.map(|config| config.plugins.host_settings().grants).unwrap_or_default();
+    let host = PluginHost::new(HostSettings { grants, ..HostSettings::default() })?;
     let inspection = host.inspect(&arguments.file)?;
     context.output.result(&inspection, text)?;
     Ok(if inspection.loadable { Exit::Done } else { Exit::Failed })
@@ -267,9 +277,19 @@ fn text(inspection: &Inspection) -> String {
     if let Some(interface) = &inspection.interface {
         lines.push(("interface", interface.clone()));
         lines.push(("imports", list(&inspection.imports, "none")));
+        let asked: Vec<String> = inspection.capabilities.iter().map(asked_text).collect();
+        lines.push(("asks for", list(&asked, "nothing")));
     }
     lines.push(("verdict", inspection.verdict.clone()));
     lines.into_iter().map(|(name, value)| format!("{name:<12} {value}\n")).collect()
+}
+
+fn asked_text(asked: &Asked) -> String {
+    match asked.granted {
+        Some(true) => format!("{} (granted)", asked.name),
+        Some(false) => format!("{} (not granted by the config)", asked.name),
+        None => asked.name.to_owned(),
+    }
 }
 
 fn list(names: &[String], none: &str) -> String {

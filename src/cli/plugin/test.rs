@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{
     author::{Answer, Case, Mismatch, answers, cases},
-    plugin::Plugin,
+    plugin::{Plugin, services::Services},
 };
 
 use super::{
@@ -76,9 +76,9 @@ fn golden(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
         true => arguments.component.join("golden"),
         false => PathBuf::from("golden"),
     });
-    let cases = cases(&folder)?;
     let component = Component::of(&arguments.component)?;
     let plugin = component.load(&host(config.as_ref())?)?;
+    let cases = cases(&folder)?;
     let mut shape = GoldenShape {
         plugin: plugin.revision().to_string(),
         ok: true,
@@ -95,7 +95,8 @@ fn golden(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
 
 async fn tried(plugin: &Plugin, case: &Case, update: bool) -> anyhow::Result<CaseShape> {
     let rows = &case.rows;
-    let transform = plugin.transform(&rows.relation().name, rows.settings.clone());
+    let transform =
+        plugin.transform(&rows.relation().name, rows.settings.clone()).with_services(Services::in_memory());
     let mut shape = CaseShape {
         name: case.name.clone(),
         ok: true,
@@ -173,7 +174,9 @@ fn sample(context: &Context, arguments: &Arguments, rows: u32) -> anyhow::Result
     let component = Component::of(&arguments.component)?;
     let plugin = component.load(&host(source.config.as_ref())?)?;
     let table = arguments.sample.table(plugin.description())?;
-    let transform = plugin.transform(&table, settings(source.config.as_ref(), &plugin));
+    let transform = plugin
+        .transform(&table, settings(source.config.as_ref(), &plugin))
+        .with_services(Services::in_memory());
     let (batch, answers) = context.block_on(async {
         let columns = plugin.description().columns.clone();
         let sample = arguments.sample.take(&source, &table, columns.as_deref(), rows).await?;

@@ -87,7 +87,11 @@ pub(super) struct MappingShape {
     pub(super) built: i64,
     pub(super) attempts: u32,
     pub(super) last_error: Option<FailureShape>,
+    /// A newer revision of the transform that is not taken up, and why.
+    pub(super) held_revision: Option<String>,
     pub(super) queued_bytes: usize,
+    /// Rows in quarantine.
+    pub(super) quarantined: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -180,7 +184,9 @@ fn mapping(view: &MappingView) -> MappingShape {
             code: told.code.clone(),
             message: told.message.clone(),
         }),
+        held_revision: view.held.clone(),
         queued_bytes: view.queued_bytes,
+        quarantined: view.quarantined,
     }
 }
 

@@ -1,0 +1,269 @@
+//! Requests over HTTP, to where the config lets the plugin go (`[plugins.<name>.grants] http`).
+//!
+//! With the cargo feature `http`. A call waits for its answer, and has it whole; redirects are not followed. Natively
+//! (in unit tests) requests are answered by [`testing::set_http`](crate::testing::set_http).
+//!
+//! ```no_run
+//! # use anabranch_sdk::{Failure, http::Request};
+//! # fn ask() -> Result<(), Failure> {
+//! let answer = Request::post("https://search.example.com:9200/_bulk")
+//!     .header("content-type", "application/x-ndjson")
+//!     .body("{}\n")
+//!     .send()?;
+//! if answer.status != 200 { /* … */ }
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{fmt, time::Duration};
+
+use crate::{Failure, FailureClass};
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// `GET`, `POST`, …
+    pub method: String,
+    /// `https://host:port/path?query`
+    pub url: String,
+    /// Names and values. The host adds those that the config has for the URL's origin.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+    /// How long to wait for the answer to begin; never longer than the config lets a request take.
+    pub timeout: Option<Duration>,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Response {
+    /// The status.
+    pub status: u16,
+    /// Names, in lower case, and values.
+    pub headers: Vec<(String, Vec<u8>)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The config does not allow it; the message names the setting.
+    Denied(String),
+    /// It took too long.
+    Timeout(String),
+    /// There was no connection, or it broke.
+    Failed(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Denied(message) | Self::Timeout(message) | Self::Failed(message)) = self;
+        f.write_str(message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// What is denied is fatal; the rest may work later.
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let (class, code) = match &error {
+            Error::Denied(_) => (FailureClass::Fatal, "http-denied"),
+            Error::Timeout(_) => (FailureClass::Retry, "http-timeout"),
+            Error::Failed(_) => (FailureClass::Retry, "http-failed"),
+        };
+        Self { class, code: code.to_owned(), message: error.to_string(), retry_after: None }
+    }
+}
+
+impl Request {
+    /// A request without headers or a body.
+    pub fn new(method: impl Into<String>, url: impl Into<String>) -> Self {
+        let (method, url) = (method.into(), url.into());
+        Self { method, url, headers: Vec::new(), body: Vec::new(), timeout: None }
+    }
+
+    /// A GET.
+    pub fn get(url: impl Into<String>) -> Self {
+        Self::new("GET", url)
+    }
+
+    /// A POST.
+    pub fn post(url: impl Into<String>) -> Self {
+        Self::new("POST", url)
+    }
+
+    /// Adds a header.
+    #[must_use]
+    pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.headers.push((name.into(), value.into()));
+        self
+    }
+
+    /// Sets the body.
+    #[must_use]
+    pub fn body(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    /// Waits no longer than this for the answer to begin.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Sends it, and waits for the whole answer.
+    ///
+    /// # Errors
+    /// There is no answer. An answer with any status is one.
+    pub fn send(self) -> Result<Response, Error> {
+        #[cfg(target_family = "wasm")]
+        return wasm::send(self);
+        #[cfg(not(target_family = "wasm"))]
+        return crate::testing::answer(&self);
+    }
+}
+
+impl Response {
+    /// The first value of a header, where it is text.
+    #[must_use]
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let named = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        named.and_then(|(_, value)| std::str::from_utf8(value).ok())
+    }
+}
+
+#[cfg(target_family = "wasm")]
+mod wasm {
+    use super::{Error, Request, Response};
+    use crate::bindings::outbound::wasi::{
+        http::{
+            outgoing_handler,
+            types::{
+                ErrorCode, Fields, IncomingBody, Method, OutgoingBody, OutgoingRequest, RequestOptions,
+                Scheme,
+            },
+        },
+        io::streams::StreamError,
+    };
+
+    /// Bytes that one write may have.
+    const CHUNK: usize = 4096;
+
+    pub(super) fn send(request: Request) -> Result<Response, Error> {
+        let (scheme, rest) = request.url.split_once("://").ok_or_else(|| wrong(&request.url))?;
+        let scheme = match scheme {
+            "https" => Scheme::Https,
+            "http" => Scheme::Http,
+            _ => return Err(wrong(&request.url)),
+        };
+        let (authority, path) = match rest.find(['/', '?']) {
+            Some(at) if rest[at..].starts_with('/') => (&rest[..at], rest[at..].to_owned()),
+            Some(at) => (&rest[..at], format!("/{}", &rest[at..])),
+            None => (rest, "/".to_owned()),
+        };
+        let entries: Vec<_> =
+            request.headers.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
+        let headers = Fields::from_list(&entries)
+            .map_err(|error| Error::Failed(format!("a header cannot be sent: {error}")))?;
+        let outgoing = OutgoingRequest::new(headers);
+        let fits = outgoing.set_method(&method(&request.method)).is_ok()
+            && outgoing.set_scheme(Some(&scheme)).is_ok()
+            && outgoing.set_authority(Some(authority)).is_ok()
+            && outgoing.set_path_with_query(Some(&path)).is_ok();
+        if !fits {
+            return Err(wrong(&request.url));
+        }
+        let options = request.timeout.and_then(|timeout| {
+            let options = RequestOptions::new();
+            let nanos = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+            options.set_first_byte_timeout(Some(nanos)).is_ok().then_some(options)
+        });
+        let body = outgoing.body().map_err(|()| Error::Failed("the request has no body".to_owned()))?;
+        let answer = outgoing_handler::handle(outgoing, options).map_err(failed)?;
+        // Who refuses it stops reading, and says why in the answer.
+        let written = write(body, &request.body);
+        answer.subscribe().block();
+        let incoming = match answer.get() {
+            Some(Ok(incoming)) => incoming.map_err(failed)?,
+            Some(Err(())) | None => return Err(Error::Failed("there is no answer".to_owned())),
+        };
+        written?;
+        let body = incoming.consume().map_err(|()| Error::Failed("the answer has no body".to_owned()))?;
+        let headers = incoming.headers().entries();
+        Ok(Response { status: incoming.status(), headers, body: read(body)? })
+    }
+
+    fn write(body: OutgoingBody, bytes: &[u8]) -> Result<(), Error> {
+        {
+            let stream = body.write().map_err(|()| Error::Failed("the body cannot be written".to_owned()))?;
+            for chunk in bytes.chunks(CHUNK) {
+                stream.blocking_write_and_flush(chunk).map_err(broken)?;
+            }
+        }
+        OutgoingBody::finish(body, None).map_err(failed)
+    }
+
+    fn read(body: IncomingBody) -> Result<Vec<u8>, Error> {
+        let stream = body.stream().map_err(|()| Error::Failed("the answer cannot be read".to_owned()))?;
+        let mut bytes = Vec::new();
+        loop {
+            match stream.blocking_read(1 << 16) {
+                Ok(more) => bytes.extend_from_slice(&more),
+                Err(StreamError::Closed) => return Ok(bytes),
+                Err(error) => return Err(broken(error)),
+            }
+        }
+    }
+
+    fn method(name: &str) -> Method {
+        match name.to_ascii_uppercase().as_str() {
+            "GET" => Method::Get,
+            "HEAD" => Method::Head,
+            "POST" => Method::Post,
+            "PUT" => Method::Put,
+            "DELETE" => Method::Delete,
+            "CONNECT" => Method::Connect,
+            "OPTIONS" => Method::Options,
+            "TRACE" => Method::Trace,
+            "PATCH" => Method::Patch,
+            _ => Method::Other(name.to_owned()),
+        }
+    }
+
+    fn wrong(url: &str) -> Error {
+        Error::Failed(format!("`{url}` is no URL that a request can go to"))
+    }
+
+    fn broken(error: StreamError) -> Error {
+        match error {
+            StreamError::Closed => Error::Failed("the connection was closed".to_owned()),
+            StreamError::LastOperationFailed(error) => said(error.to_debug_string()),
+        }
+    }
+
+    fn failed(code: ErrorCode) -> Error {
+        match code {
+            ErrorCode::InternalError(Some(message)) => said(message),
+            ErrorCode::HttpRequestDenied => Error::Denied("the host denies requests".to_owned()),
+            ErrorCode::HttpResponseTimeout | ErrorCode::ConnectionTimeout => {
+                Error::Timeout("there was no answer in time".to_owned())
+            }
+            other => Error::Failed(format!("{other:?}")),
+        }
+    }
+
+    /// The host's own words begin with what they are.
+    fn said(message: String) -> Error {
+        if let Some(at) = message.find("denied: ") {
+            Error::Denied(message[at + "denied: ".len()..].to_owned())
+        } else if let Some(at) = message.find("timeout: ") {
+            Error::Timeout(message[at + "timeout: ".len()..].to_owned())
+        } else {
+            Error::Failed(message)
+        }
+    }
+}

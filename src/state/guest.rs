@@ -1,0 +1,70 @@
+//! The rows of `anabranch.guest_state`: what guests keep, by mapping and generation.
+
+use tokio_postgres::Client;
+
+use super::{StateError, Store, store::atomically};
+
+/// A key, and what is under it from now on; none removes it.
+pub type GuestWrite = (String, Option<Vec<u8>>);
+
+impl Store {
+    /// What the guests of a mapping's generation keep; what those of others kept is forgotten.
+    ///
+    /// # Errors
+    /// The state schema.
+    pub async fn guest_state(
+        &self,
+        client: &Client,
+        mapping: &str,
+        generation: i64,
+    ) -> Result<Vec<(String, Vec<u8>)>, StateError> {
+        let retired = "delete from anabranch.guest_state \
+                       where installation = $1 and mapping = $2 and generation < $3";
+        let failed = StateError::query("forget the guests' state of earlier generations");
+        client.execute(retired, &[&self.installation, &mapping, &generation]).await.map_err(failed)?;
+        let query = "select key, value from anabranch.guest_state \
+                     where installation = $1 and mapping = $2 and generation = $3";
+        let failed = StateError::query("read a guest's state");
+        let rows = client.query(query, &[&self.installation, &mapping, &generation]).await.map_err(failed)?;
+        Ok(rows.into_iter().map(|row| (row.get(0), row.get(1))).collect())
+    }
+
+    /// Writes what guests keep, all or nothing; whether this term still leads. Where another leads, nothing is written.
+    ///
+    /// # Errors
+    /// The state schema. Then it is not known whether it was written.
+    pub async fn write_guest_state(
+        &self,
+        client: &Client,
+        term: i64,
+        (mapping, generation): (&str, i64),
+        writes: &[GuestWrite],
+    ) -> Result<bool, StateError> {
+        let kept = writes.iter().filter_map(|(key, value)| Some((key.as_str(), value.as_deref()?)));
+        let (keys, values): (Vec<&str>, Vec<&[u8]>) = kept.unzip();
+        let gone: Vec<&str> =
+            writes.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key.as_str()).collect();
+        let failed = StateError::query;
+        atomically(client, async {
+            // The next leader's term waits for this, or this finds it.
+            let leads = "select from anabranch.installation where name = $1 and term = $2 for share";
+            let leads = client.query_opt(leads, &[&self.installation, &term]).await;
+            if leads.map_err(failed("ask who leads"))?.is_none() {
+                return Ok(false);
+            }
+            let put = "insert into anabranch.guest_state (installation, mapping, generation, key, value) \
+                       select $1, $2, $3, * from unnest($4::text[], $5::bytea[]) \
+                       on conflict (installation, mapping, generation, key) do update set value = excluded.value";
+            let put = client.execute(put, &[&self.installation, &mapping, &generation, &keys, &values]).await;
+            put.map_err(failed("write a guest's state"))?;
+            if !gone.is_empty() {
+                let remove = "delete from anabranch.guest_state where installation = $1 and mapping = $2 \
+                              and generation = $3 and key = any ($4)";
+                let removed = client.execute(remove, &[&self.installation, &mapping, &generation, &gone]).await;
+                removed.map_err(failed("remove from a guest's state"))?;
+            }
+            Ok(true)
+        })
+        .await
+    }
+}
