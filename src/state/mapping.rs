@@ -215,7 +215,7 @@ impl Store {
         let query = "with ended as (delete from anabranch.run where installation = $1 \
                      and mappings = array[$2::text] and status not in ('complete', 'cancelled')), \
                      left_by as (update anabranch.run set mappings = array_remove(mappings, $2::text) \
-                     where installation = $1 and $2 = any (mappings) and cardinality(mappings) > 1) \
+                     where installation = $1 and $2 = any (mappings) and cardinality(mappings) > 1), \
                      kept as (delete from anabranch.guest_state where installation = $1 and mapping = $2::text) \
                      delete from anabranch.mapping where installation = $1 and name = $2";
         client
