@@ -4,10 +4,11 @@
 
 mod scene;
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use scene::{MENDED_DOCUMENTS, SOON, Scene, hostile, mended, orders, products};
 use testkit::{
+    guests::{self, Guest},
     shop::{ORDER_DOCUMENTS, PRODUCT_DOCUMENTS, insert_orders, insert_products},
     wait_until,
 };
@@ -83,51 +84,168 @@ async fn a_guest_that_loops_in_a_backfill_stops_neither_its_table_nor_others_nor
     mend(&mut scene).await;
 }
 
+/// How a guest misbehaves, and words of what is said of it.
+const KINDS: [(&str, &[&str]); 18] = [
+    ("loop", &["did not answer within 300ms", "call_deadline"]),
+    ("pester", &["did not answer within 300ms", "call_deadline"]),
+    ("allocate", &["the limit for one instance is 32.0 MiB", "memory_limit"]),
+    ("stack", &["used up its stack"]),
+    ("trap", &["wasm `unreachable` instruction executed"]),
+    ("panic", &["wasm `unreachable` instruction executed"]),
+    ("bounds", &["out of bounds memory access"]),
+    ("divide", &["integer divide by zero"]),
+    ("exit", &["wasm `unreachable` instruction executed"]),
+    ("gigantic", &["list pointer/length out of bounds"]),
+    ("huge", &["8.0 MiB", "max_output"]),
+    ("too-few", &["outcomes; there must be one for each"]),
+    ("too-many", &["outcomes; there must be one for each"]),
+    ("not-json", &["cannot be read", "payload-json.md"]),
+    ("same-id", &["two documents with the same destination and id"]),
+    ("deep", &["nested deeper than 128"]),
+    ("no-documents", &["emitted no document"]),
+    ("many", &["more than 10000 documents", "max_documents"]),
+];
+
+/// A name of seven letters, which the hostile plugin's own name is, too.
+fn name(kind: usize) -> String {
+    format!("hbad-{kind:02}")
+}
+
+/// The guest with another name in it.
+fn named(guest: &Guest, name: &str) -> Vec<u8> {
+    const OWN: &[u8] = b"\"name\":\"hostile\"";
+    let mut bytes = fs::read(guests::build(scene::BINARY, guest).unwrap()).unwrap();
+    let at = bytes.windows(OWN.len()).position(|window| window == OWN).expect("the plugin's name");
+    let place = &mut bytes[at + OWN.len() - 8..at + OWN.len() - 1];
+    assert_eq!(place, b"hostile");
+    place.copy_from_slice(name.as_bytes());
+    bytes
+}
+
+fn install(scene: &Scene, guest: &Guest, kind: usize) {
+    let (place, beside) = (format!("plugins/{}.wasm", name(kind)), format!("plugins/.{}", name(kind)));
+    let beside = scene.host.path(&beside);
+    fs::write(&beside, named(guest, &name(kind))).unwrap();
+    fs::rename(beside, scene.host.path(&place)).unwrap();
+}
+
+/// All kinds of hostile guests at once on the products, each a plugin and a mapping of its own, beside good ones.
+async fn crowd(only: &str, rows: u64) -> Scene {
+    let scene = Scene::new(rows, rows).await;
+    let mut config = "[sink.out]\nkind = \"sqlite\"\npath = \"out.db\"\n\
+         [[map]]\nname = \"beside\"\ntransform = \"product-search\"\ndestination = \"beside\"\n\
+         [[map]]\nname = \"good\"\ntransform = \"order-summary\"\ndestination = \"good\"\n\
+         [plugins.product-search]\ncall_deadline = \"20s\"\n[plugins.order-summary]\ncall_deadline = \"20s\"\n"
+        .to_owned();
+    let only = if only.is_empty() { String::new() } else { format!(", only = \"{only}\"") };
+    for (kind, (behave, _)) in KINDS.iter().enumerate() {
+        let name = name(kind);
+        config.push_str(&format!(
+            "[plugins.{name}]\nconfig = {{ behave = \"{behave}\"{only} }}\n\
+             [[map]]\nname = \"{behave}\"\ntable = \"public.products\"\ntransform = \"{name}\"\n\
+             destination = \"{behave}\"\n"
+        ));
+    }
+    scene.config(&config);
+    tokio::task::block_in_place(|| (0..KINDS.len()).for_each(|kind| install(&scene, &hostile(), kind)));
+    scene.plugin("product-search", &products());
+    scene.plugin("order-summary", &orders());
+    scene
+}
+
+/// Waits until each kind has failed as it should, and looks at what is said.
+async fn all_are_told(scene: &Scene) {
+    for (kind, (behave, words)) in KINDS.iter().enumerate() {
+        let error = scene.error_of(behave).await;
+        for part in
+            [format!("plugin {} 1.0.0", name(kind)), "public.products".to_owned(), "at LSN 0/".to_owned()]
+        {
+            // A document that is refused is told with its row.
+            let is_outcome = matches!(*behave, "same-id" | "deep" | "no-documents" | "many");
+            assert!(error.contains(&part) || is_outcome, "{behave}: {error}");
+        }
+        assert!(words.iter().any(|word| error.contains(word)), "{behave}: {error}");
+        assert_eq!(scene.mapping(behave)["status"], "failing", "{behave}");
+    }
+}
+
+/// Replaces every hostile file by a good version, and waits until nothing is missing anywhere.
+async fn mend_all(scene: &mut Scene) {
+    tokio::task::block_in_place(|| (0..KINDS.len()).for_each(|kind| install(scene, &mended(), kind)));
+    for (behave, _) in KINDS {
+        scene.settled(MENDED_DOCUMENTS, behave).await;
+    }
+    others_are_right(scene).await;
+    let peak = scene.host.peak_memory_kib().unwrap();
+    assert!(peak < MEMORY_KIB, "{peak} KiB");
+}
+
+/// Every one is hostile from its first call on, which is one of the backfill.
 #[tokio::test(flavor = "multi_thread")]
-async fn every_kind_of_hostile_guest_holds_the_slot_at_its_own_position() {
-    for behave in ["loop", "allocate", "trap", "stack", "too-few", "not-json", "huge"] {
-        let mut scene = scene(behave, "boom", 50).await;
-        scene.host.start().unwrap();
-        others_are_right(&scene).await;
-        let before = scene.text("select pg_current_wal_lsn()::text").await;
-        let boom = insert_products(2001, 2001, 1).replace("'SKU-'", "'boom-'")
-            + "update public.products set sku = 'boom', name = 'boom' where id = 2001;";
-        scene.client.batch_execute(&boom).await.unwrap();
-        let after = scene.text("select pg_current_wal_lsn()::text").await;
-        let error = scene.error_of("bad").await;
-        for part in ["plugin hostile 1.0.0", "public.products", "at LSN 0/"] {
-            assert!(error.contains(part), "{behave}: {error}");
-        }
-        let log = scene.host.wait_log(0, "transform failed", SOON).await.unwrap();
-        for part in ["hostile 1.0.0", "public.products", "lsn"] {
-            assert!(log.contains(part), "{behave}: {log}");
-        }
+async fn hostile_guests_of_every_kind_stop_themselves_and_nobody_else() {
+    let mut scene = crowd("", 300).await;
+    scene.host.start().unwrap();
+    others_are_right(&scene).await;
+    all_are_told(&scene).await;
+    let built = || Ok(scene.mapping("beside")["built"] == 1 && scene.mapping("good")["built"] == 1);
+    wait_until("the good mappings to be built", SOON, async || built()).await.unwrap();
+    // Live, and read again.
+    let live = insert_products(1001, 1050, 7) + &insert_orders(1001, 1050, 7);
+    scene.client.batch_execute(&live).await.unwrap();
+    others_are_right(&scene).await;
+    let request = scene.host.run(&["backfill", "request", "public.orders"]).unwrap();
+    assert!(request.status.success());
+    let waited = scene.host.run(&["backfill", "wait", "public.orders", "--timeout", "60s"]).unwrap();
+    assert!(waited.status.success(), "{}", String::from_utf8_lossy(&waited.stdout));
+    for (behave, _) in KINDS {
+        assert_eq!(scene.table(behave).count().unwrap(), 0, "{behave}");
+    }
+    assert!(scene.host.is_running().unwrap());
+    mend_all(&mut scene).await;
+}
 
-        scene.client.batch_execute(&insert_orders(3001, 3010, 1)).await.unwrap();
-        others_are_right(&scene).await;
-        let good_is_ahead = format!(
-            "select (m.accepted > '{after}')::text from anabranch.mapping m
-             where installation = current_database() and name = 'good'"
-        );
-        wait_until("the good mapping's position to be saved", SOON, async || {
-            Ok(scene.client.query_one(&good_is_ahead, &[]).await?.get::<_, String>(0) == "true")
-        })
-        .await
-        .unwrap_or_else(|error| panic!("{behave}: {error:#}\n{}", scene.host.log_tail()));
-        let held = format!("confirmed_flush_lsn < '{after}'::pg_lsn and restart_lsn <= '{before}'::pg_lsn");
-        assert_eq!(scene.slot(&held).await.as_deref(), Some("true"), "{behave}");
-        assert!(scene.host.is_running().unwrap(), "{behave}");
+/// Every one is built, and turns hostile at one row.
+#[tokio::test(flavor = "multi_thread")]
+async fn guests_that_turn_hostile_hold_the_slot_at_their_own_position() {
+    let mut scene = crowd("boom", 50).await;
+    scene.host.start().unwrap();
+    others_are_right(&scene).await;
+    for (behave, _) in KINDS {
+        wait_until("the mappings to be built", SOON, async || Ok(scene.mapping(behave)["built"] == 1))
+            .await
+            .unwrap();
+    }
+    let before = scene.text("select pg_current_wal_lsn()::text").await;
+    let boom = insert_products(2001, 2001, 1).replace("'SKU-'", "'boom-'")
+        + "update public.products set sku = 'boom', name = 'boom' where id = 2001;";
+    scene.client.batch_execute(&boom).await.unwrap();
+    let after = scene.text("select pg_current_wal_lsn()::text").await;
+    all_are_told(&scene).await;
+    let log = scene.host.wait_log(0, "transform failed", SOON).await.unwrap();
+    for part in ["hbad-", "public.products", "lsn"] {
+        assert!(log.contains(part), "{log}");
+    }
+    scene.client.batch_execute(&insert_orders(3001, 3010, 1)).await.unwrap();
+    others_are_right(&scene).await;
+    let good_is_ahead = format!(
+        "select (m.accepted > '{after}')::text from anabranch.mapping m
+         where installation = current_database() and name = 'good'"
+    );
+    wait_until("the good mapping's position to be saved", SOON, async || {
+        Ok(scene.client.query_one(&good_is_ahead, &[]).await?.get::<_, String>(0) == "true")
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
+    let held = format!("confirmed_flush_lsn < '{after}'::pg_lsn and restart_lsn <= '{before}'::pg_lsn");
+    assert_eq!(scene.slot(&held).await.as_deref(), Some("true"));
+    assert!(scene.host.is_running().unwrap());
 
-        mend(&mut scene).await;
-        let moves = format!("confirmed_flush_lsn >= '{after}'::pg_lsn");
-        wait_until("the slot to move on", SOON, async || {
-            Ok(scene.slot(&moves).await.as_deref() == Some("true"))
-        })
+    mend_all(&mut scene).await;
+    let moves = format!("confirmed_flush_lsn >= '{after}'::pg_lsn");
+    wait_until("the slot to move on", SOON, async || Ok(scene.slot(&moves).await.as_deref() == Some("true")))
         .await
         .unwrap();
-        scene.host.terminate(Duration::from_secs(30)).unwrap();
-        scene.database.drop_slots().await.unwrap();
-    }
+    scene.host.terminate(Duration::from_secs(30)).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,7 +16,11 @@ use crate::{
 use super::{Context, Exit, output, prepare::Plugins};
 
 #[derive(Debug, clap::Args)]
-pub(super) struct Arguments {}
+pub(super) struct Arguments {
+    /// What `run --dev` would do: other bytes of the same version are a bump.
+    #[arg(long)]
+    dev: bool,
+}
 
 /// The JSON shape of `plan`.
 #[derive(Debug, Serialize)]
@@ -49,8 +53,9 @@ struct StepShape {
     cancelled: bool,
 }
 
-pub(super) fn run(context: &Context, _: &Arguments) -> anyhow::Result<Exit> {
-    let config = context.config()?;
+pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
+    let mut config = context.config()?;
+    config.plugins.dev = arguments.dev;
     let plugins = Plugins::load(&config)?;
     let failures: Vec<_> = plugins.failures().map(ToString::to_string).collect();
     let mappings = match plugins.mappings(&config) {
@@ -72,7 +77,11 @@ fn wanted(config: &Config, plugins: &Plugins, mappings: &Mappings) -> Vec<Wanted
     let with_plugin = mappings.mappings.iter().filter_map(|mapping| {
         let plugin = plugins.named(&mapping.transform)?;
         let kind = config.sinks.get(&mapping.sink)?.kind();
-        Some(mapping.wanted(plugin.revision(), plugin.description(), kind))
+        let sink_plugin = match config.sink_plugin(&mapping.sink) {
+            Some(name) => Some(&**plugins.named(name)?.revision()),
+            None => None,
+        };
+        Some(mapping.wanted(plugin.revision(), plugin.description(), kind, sink_plugin))
     });
     with_plugin.collect()
 }
@@ -108,7 +117,7 @@ async fn compared(
     let found = Catalog::new(config.source.publication.as_str()).tables(&client, &tables).await?;
     client.close().await;
 
-    let steps = compare(wanted, &stored, false).into_iter().map(|step| {
+    let steps = compare(wanted, &stored, config.plugins.dev).into_iter().map(|step| {
         let entity = entities.get(step.mapping.as_str()).copied();
         let table = found.iter().find(|table| Some(&table.name) == entity);
         let rows = table.and_then(|table| table.estimated_rows);

@@ -50,7 +50,7 @@ fn text(shape: &StatusShape) -> String {
     }
     if !shape.mappings.is_empty() {
         let rows: Vec<_> = shape.mappings.iter().map(mapping_row).collect();
-        let heading = ["mapping", "version", "generation", "status", "accepted", "last error"];
+        let heading = ["mapping", "version", "since", "generation", "status", "accepted", "last error"];
         text.push('\n');
         text.push_str(&output::table(&heading, &rows));
     }
@@ -87,6 +87,7 @@ fn mapping_row(mapping: &MappingShape) -> Vec<String> {
     vec![
         mapping.name.clone(),
         mapping.version.clone().unwrap_or_else(|| "unknown".to_owned()),
+        mapping.since_lsn.clone().unwrap_or_default(),
         format!("{}{built}", mapping.generation),
         mapping.status.to_owned(),
         if never { "nothing".to_owned() } else { mapping.accepted_lsn.clone() },

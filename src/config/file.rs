@@ -50,6 +50,7 @@ pub(super) struct SourceTable {
 pub(super) struct PluginsTable {
     pub(super) dir: Option<Text>,
     pub(super) cache_dir: Option<Text>,
+    pub(super) total_memory: Option<Text>,
     pub(super) limits: LimitsTable,
     pub(super) plugins: Vec<PluginTable>,
 }
@@ -60,6 +61,8 @@ pub(super) struct LimitsTable {
     pub(super) memory_limit: Option<Text>,
     pub(super) call_deadline: Option<Text>,
     pub(super) max_output: Option<Text>,
+    pub(super) max_documents: Option<Located<i64>>,
+    pub(super) log_lines: Option<Located<i64>>,
     pub(super) instances: Option<Located<i64>>,
 }
 
@@ -202,6 +205,8 @@ fn limits(section: &mut Section<'_>) -> LimitsTable {
         memory_limit: section.text("memory_limit", SIZE),
         call_deadline: section.text("call_deadline", DURATION),
         max_output: section.text("max_output", SIZE),
+        max_documents: section.integer("max_documents"),
+        log_lines: section.integer("log_lines"),
         instances: section.integer("instances"),
     }
 }
@@ -209,12 +214,13 @@ fn limits(section: &mut Section<'_>) -> LimitsTable {
 fn plugins(mut section: Section<'_>) -> PluginsTable {
     let dir = section.text("dir", TEXT);
     let cache_dir = section.text("cache_dir", TEXT);
+    let total_memory = section.text("total_memory", SIZE);
     let limits = limits(&mut section);
     // Every other key that holds a table is the name of a plugin.
     let plugins =
         section.remaining_tables().into_iter().map(|(name, section)| plugin(name, section)).collect();
     section.finish();
-    PluginsTable { dir, cache_dir, limits, plugins }
+    PluginsTable { dir, cache_dir, total_memory, limits, plugins }
 }
 
 fn plugin(name: Text, mut section: Section<'_>) -> PluginTable {

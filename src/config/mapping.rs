@@ -31,12 +31,26 @@ pub struct Mapping {
     pub policy: MapPolicy,
     /// Whether a patch release of its transform rebuilds it.
     pub rederive_patch: bool,
+    /// Whether a patch release of its sink's plugin rebuilds it.
+    pub rederive_sink_patch: bool,
 }
 
 impl Mapping {
-    /// This mapping as the rollout compares it, under a revision of its transform and what that says of itself.
+    /// This mapping as the rollout compares it, under a revision of its transform and what that says of itself, and
+    /// one of its sink, where that is a plugin.
     #[must_use]
-    pub fn wanted(&self, revision: &Revision, description: &Description, sink_kind: &str) -> Wanted {
+    pub fn wanted(
+        &self,
+        revision: &Revision,
+        description: &Description,
+        sink_kind: &str,
+        sink_plugin: Option<&Revision>,
+    ) -> Wanted {
+        let stamp = |revision: &Revision| PluginStamp {
+            name: revision.name.clone(),
+            version: revision.version.clone(),
+            sha256: revision.sha256.clone(),
+        };
         Wanted {
             name: self.name.clone(),
             identity: Identity {
@@ -46,12 +60,8 @@ impl Mapping {
                     sink_kind: sink_kind.to_owned(),
                     destination: self.destination.clone(),
                 },
-                transform: PluginStamp {
-                    name: revision.name.clone(),
-                    version: revision.version.clone(),
-                    sha256: revision.sha256.clone(),
-                },
-                sink_plugin: None,
+                transform: stamp(revision),
+                sink_plugin: sink_plugin.map(stamp),
                 version_key: self.version.clone(),
                 inputs: Inputs::of(description),
             },
@@ -60,6 +70,7 @@ impl Mapping {
                 auto_backfill_on_version_change: self.policy.auto_backfill_on_version_change,
                 purge_on_change: self.policy.purge_on_change,
                 rederive_patch: self.rederive_patch,
+                rederive_sink_patch: self.rederive_sink_patch,
             },
         }
     }
@@ -85,6 +96,7 @@ pub fn resolve_mappings(config: &Config, descriptions: &[Description]) -> Result
     let mut resolver =
         Resolver { config, descriptions, problems: Vec::new(), found: Vec::new(), notices: Vec::new() };
     resolver.check_plugins();
+    resolver.check_sinks();
     for entry in &config.maps {
         resolver.entry(entry);
     }
@@ -141,6 +153,36 @@ impl<'a> Resolver<'a> {
             if !seen.contains(name.as_str()) {
                 let message = self.missing(name);
                 self.complain(&settings.place, message);
+            }
+        }
+    }
+
+    /// Each sink that is a plugin has one, and each sink plugin has a sink.
+    fn check_sinks(&mut self) {
+        let mut used = BTreeSet::new();
+        for sink in self.config.sinks.keys() {
+            let Some(plugin) = self.config.sink_plugin(sink) else { continue };
+            used.insert(plugin);
+            let place = self.config.sink_places.get(sink).cloned().unwrap_or_default();
+            let found = self.descriptions.iter().find(|known| known.name == plugin);
+            match found.map(|description| description.kind) {
+                None => {
+                    let message = self.missing(plugin);
+                    self.complain(&place, message);
+                }
+                Some(PluginKind::Transform) => {
+                    let message = format!("the plugin `{plugin}` is a transform, not a sink");
+                    self.complain(&place, message);
+                }
+                Some(PluginKind::Sink) => {}
+            }
+        }
+        for description in self.descriptions {
+            if description.kind == PluginKind::Sink && !used.contains(description.name.as_str()) {
+                self.notices.push(format!(
+                    "the plugin `{}` {} does nothing: it is a sink, and no [sink.<name>] names it",
+                    description.name, description.version
+                ));
             }
         }
     }
@@ -220,6 +262,10 @@ impl<'a> Resolver<'a> {
             version: entry.and_then(|entry| entry.version.clone()),
             policy: entry.map(|entry| entry.policy).unwrap_or_default(),
             rederive_patch: self.config.plugins.of(&description.name).rederive_patch,
+            rederive_sink_patch: self
+                .config
+                .sink_plugin(sink)
+                .is_none_or(|plugin| self.config.plugins.of(plugin).rederive_patch),
         }
     }
 
@@ -457,7 +503,7 @@ mod tests {
             sha256: "ab".into(),
             interface: "anabranch:plugin@1.0.0".into(),
         };
-        let wanted = found.mappings[0].wanted(&revision, &description, "null");
+        let wanted = found.mappings[0].wanted(&revision, &description, "null", None);
         assert_eq!(wanted.name, "public.t:p:search");
         assert_eq!(wanted.identity.version_text(), "1.4.0 (2)");
         assert_eq!(wanted.identity.route.entity, "public.t");

@@ -13,7 +13,10 @@ use crate::model::{EntityName, Secret};
 
 use super::{
     error::{At, ConfigError, Problems, did_you_mean, listed},
-    file::{BackfillTable, File, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable, PluginsTable},
+    file::{
+        BackfillTable, File, LimitsTable, LogTable, MapTable, PipelineTable, PluginTable, PluginsTable,
+        SinkTable,
+    },
     secret::{ReferenceError, References},
     section::{Located, Text},
     settings::{
@@ -48,6 +51,8 @@ pub(super) fn resolve(
     let source = resolver.source(&file.source);
     let plugins = resolver.plugins(&file.plugins);
     let sinks = resolver.sinks(file);
+    let place = |table: &SinkTable| (table.name.value.clone(), resolver.place(&table.at));
+    let sink_places = file.sinks.iter().map(place).collect();
     let maps = resolver.maps(file);
     let backfill = resolver.backfill(&file.backfill);
     let pipeline = resolver.pipeline(&file.pipeline);
@@ -57,7 +62,19 @@ pub(super) fn resolve(
     match (problems.into_error(path, text), source) {
         (None, Some(source)) => {
             let file = path.to_owned();
-            Ok(Config { file, source, plugins, sinks, maps, backfill, pipeline, http, traces, log })
+            Ok(Config {
+                file,
+                source,
+                plugins,
+                sinks,
+                sink_places,
+                maps,
+                backfill,
+                pipeline,
+                http,
+                traces,
+                log,
+            })
         }
         (Some(error), _) => Err(error),
         (None, None) => Err(ConfigError::whole(path, "[source] cannot be used")),
@@ -101,7 +118,7 @@ impl Resolver<'_> {
         Some(secret)
     }
 
-    fn secret_or_empty(&self, typed: &Text) -> Option<Secret> {
+    pub(super) fn secret_or_empty(&self, typed: &Text) -> Option<Secret> {
         self.followed(&typed.at, self.references.secret(&typed.value))
     }
 
@@ -203,6 +220,8 @@ impl Resolver<'_> {
             memory: usize::try_from(128 * MIB).unwrap_or(usize::MAX),
             call_deadline: 10 * SECOND,
             max_output: usize::try_from(64 * MIB).unwrap_or(usize::MAX),
+            max_documents: 10_000,
+            log_lines: 100,
             instances: cores.min(1024),
         };
         let dir = table.dir.as_ref().and_then(|typed| self.path(typed));
@@ -210,8 +229,31 @@ impl Resolver<'_> {
         let cache_dir = table.cache_dir.as_ref().and_then(|typed| self.path(typed));
         let cache_dir = cache_dir.unwrap_or_else(|| self.user_cache().unwrap_or_else(|| dir.join(".cache")));
         let limits = self.limits(&table.limits, &default);
-        let named = table.plugins.iter().map(|plugin| self.plugin(plugin, &limits)).collect();
-        PluginsSettings { dir, cache_dir, limits, named }
+        let named: BTreeMap<String, PluginSettings> =
+            table.plugins.iter().map(|plugin| self.plugin(plugin, &limits)).collect();
+        let total_memory = self.total_memory(table, &limits, &named);
+        PluginsSettings { dir, cache_dir, total_memory, limits, named, dev: false }
+    }
+
+    /// What all instances may have together: never less than one of them.
+    fn total_memory(
+        &self,
+        table: &PluginsTable,
+        limits: &PluginLimits,
+        named: &BTreeMap<String, PluginSettings>,
+    ) -> usize {
+        let most = named.values().map(|plugin| plugin.limits.memory).fold(limits.memory, usize::max);
+        let most = u64::try_from(most).unwrap_or(u64::MAX);
+        let total = self.size(table.total_memory.as_ref(), GIB.max(most), MIB..=1024 * GIB);
+        if let Some(typed) = table.total_memory.as_ref().filter(|_| (total as u64) < most) {
+            let message = format!(
+                "`{}` is less than one instance may have: the largest `memory_limit` is {}",
+                typed.value,
+                unit::show_bytes(most)
+            );
+            self.complain(&typed.at, message);
+        }
+        total
     }
 
     /// Where the user's programs keep what they can make again.
@@ -236,6 +278,12 @@ impl Resolver<'_> {
                 SECOND / 1000..=3600 * SECOND,
             ),
             max_output: self.size(table.max_output.as_ref(), wide(default.max_output), KIB..=2 * GIB),
+            max_documents: self.count(
+                table.max_documents.as_ref(),
+                u32::try_from(default.max_documents).unwrap_or(u32::MAX),
+                1..=1_000_000,
+            ) as usize,
+            log_lines: self.count(table.log_lines.as_ref(), default.log_lines, 0..=100_000),
             instances: self.count(table.instances.as_ref(), instances, 1..=1024) as usize,
         }
     }

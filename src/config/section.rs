@@ -28,10 +28,24 @@ pub(super) enum Value {
     Text(String),
     Integer(i64),
     Bool(bool),
-    Table(Vec<(String, Text)>),
+    Table(BTreeMap<String, Located<Value>>),
     List(Vec<Text>),
     /// Anything else, by the name of its type.
     Other(&'static str),
+}
+
+impl Value {
+    /// The name of its type.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Integer(_) => "a whole number",
+            Self::Bool(_) => "true or false",
+            Self::Table(_) => "a table",
+            Self::List(_) => "an array",
+            Self::Other(what) => what,
+        }
+    }
 }
 
 pub(super) const TEXT: &str = "text in quotes";
@@ -53,7 +67,20 @@ pub(super) const HOMES: &[(&str, &[&str])] = &[
             "heartbeat_interval",
         ],
     ),
-    ("plugins", &["dir", "cache_dir", "memory_limit", "call_deadline", "max_output", "instances"]),
+    (
+        "plugins",
+        &[
+            "dir",
+            "cache_dir",
+            "total_memory",
+            "memory_limit",
+            "call_deadline",
+            "max_output",
+            "max_documents",
+            "log_lines",
+            "instances",
+        ],
+    ),
     ("plugins.<name>.grants", super::grants::KEYS),
     ("backfill", &["chunk_size", "max_chunk_bytes", "prefetch_bytes", "max_concurrent", "statement_timeout"]),
     (
@@ -255,7 +282,7 @@ impl<'a> Section<'a> {
                     Err(_) => Value::Other("a number that is too large"),
                 },
                 DeValue::Table(table) => {
-                    Value::Table(Section::new(table, at.clone(), self.problems).into_texts())
+                    Value::Table(Section::new(table, at.clone(), self.problems).remaining_values())
                 }
                 DeValue::Array(items) => Value::List(self.texts_of(&at, items)),
                 other => Value::Other(kind_of(other)),

@@ -28,6 +28,7 @@ pub struct Config {
     pub plugins: PluginsSettings,
     /// The `[sink.<name>]` tables by name; at least one.
     pub sinks: BTreeMap<String, SinkSettings>,
+    pub(super) sink_places: BTreeMap<String, Place>,
     /// The `[[map]]` entries in their order; what they leave out is completed by
     /// [`resolve_mappings`](super::resolve_mappings).
     pub maps: Vec<MapEntry>,
@@ -41,6 +42,17 @@ pub struct Config {
     pub traces: TracesSettings,
     /// `[log]`
     pub log: LogSettings,
+}
+
+impl Config {
+    /// The name of the plugin that a sink is; none where it is built in.
+    #[must_use]
+    pub fn sink_plugin(&self, sink: &str) -> Option<&str> {
+        match self.sinks.get(sink)? {
+            SinkSettings::Plugin(settings) => Some(&settings.plugin),
+            _ => None,
+        }
+    }
 }
 
 /// `[source]`: the database and how to listen to it.
@@ -76,10 +88,14 @@ pub struct PluginsSettings {
     pub dir: PathBuf,
     /// The folder of compiled code.
     pub cache_dir: PathBuf,
+    /// Linear memory of all instances of all plugins, in bytes.
+    pub total_memory: usize,
     /// What a plugin may use unless its own table says otherwise.
     pub limits: PluginLimits,
     /// The `[plugins.<name>]` tables by name.
     pub named: BTreeMap<String, PluginSettings>,
+    /// Whether other bytes of the same version are a bump. No key of the file: `run --dev`.
+    pub dev: bool,
 }
 
 impl PluginsSettings {
@@ -88,10 +104,13 @@ impl PluginsSettings {
     pub fn host_settings(&self) -> HostSettings {
         HostSettings {
             cache_dir: Some(self.cache_dir.clone()),
+            total_memory: self.total_memory,
             memory: self.limits.memory,
             call_deadline: self.limits.call_deadline,
             max_output: self.limits.max_output,
             instances: self.limits.instances,
+            max_documents: self.limits.max_documents,
+            log_lines: self.limits.log_lines,
             named: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.limits.guest())).collect(),
             grants: self.named.iter().map(|(name, plugin)| (name.clone(), plugin.grants.clone())).collect(),
             ..HostSettings::default()
@@ -128,6 +147,10 @@ pub struct PluginLimits {
     pub call_deadline: Duration,
     /// How much one call may answer, in bytes.
     pub max_output: usize,
+    /// How many documents one change may have.
+    pub max_documents: usize,
+    /// How many lines it may log in one second, and in one call.
+    pub log_lines: u32,
     /// How many instances may run side by side.
     pub instances: usize,
 }
@@ -139,6 +162,8 @@ impl PluginLimits {
             call_deadline: self.call_deadline,
             max_output: self.max_output,
             instances: self.instances,
+            max_documents: self.max_documents,
+            log_lines: self.log_lines,
         }
     }
 }

@@ -2,17 +2,17 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::sink::{HttpSettings, JsonlSettings, SinkSettings, SqliteSettings};
+use crate::sink::{HttpSettings, JsonlSettings, PluginSinkSettings, SinkSettings, SqliteSettings};
 
 use super::{
     error::{At, did_you_mean, listed},
     file::{SinkTable, unknown_option},
     resolve::Resolver,
-    section::{Located, Text, Value},
+    section::{Located, TEXT, Text, Value},
 };
 
 /// The kinds of sinks, as config writes them.
-const KINDS: &[&str] = &["sqlite", "jsonl", "stdout", "http", "null"];
+const KINDS: &[&str] = &["sqlite", "jsonl", "stdout", "http", "plugin", "null"];
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -30,6 +30,7 @@ pub(super) fn resolve(resolver: &Resolver<'_>, table: &SinkTable) -> Option<Sink
         "jsonl" => options.jsonl(),
         "stdout" => Some(SinkSettings::Jsonl(JsonlSettings::new("-"))),
         "http" => options.http(),
+        "plugin" => options.plugin(),
         "null" => Some(SinkSettings::Null),
         _ => {
             let hint = did_you_mean(&typed.value, KINDS.iter().copied());
@@ -91,6 +92,53 @@ impl Options<'_> {
         }))
     }
 
+    fn plugin(&mut self) -> Option<SinkSettings> {
+        let plugin =
+            self.required("plugin", "the name of the plugin that delivers, as its `describe` says it");
+        let config = match self.take("config") {
+            None => BTreeMap::new(),
+            Some(Located { value: Value::Table(values), .. }) => self.json_object(values),
+            Some(Located { value, at }) => {
+                let expected = "a table of the plugin's settings, such as config = { url = \"…\" }";
+                self.wrong_type(&at, &format!("{expected}, found {}", value.kind()));
+                BTreeMap::new()
+            }
+        };
+        let plugin = self.resolver.plain(&plugin?)?;
+        Some(SinkSettings::Plugin(PluginSinkSettings::new(plugin, &config)))
+    }
+
+    /// Settings of a plugin. Each text may be a secret, or refer to one.
+    fn json_object(&self, values: BTreeMap<String, Located<Value>>) -> BTreeMap<String, serde_json::Value> {
+        let value = |(key, value): (String, Located<Value>)| {
+            if key.is_empty() {
+                self.resolver.complain(&value.at, "a setting has a name");
+                return None;
+            }
+            Some((key, self.json(value)?))
+        };
+        values.into_iter().filter_map(value).collect()
+    }
+
+    fn json(&self, Located { value, at }: Located<Value>) -> Option<serde_json::Value> {
+        let text = |value, at| {
+            let secret = self.resolver.secret_or_empty(&Located { value, at })?;
+            Some(serde_json::Value::from(secret.expose()))
+        };
+        match value {
+            Value::Text(value) => text(value, at),
+            Value::Integer(value) => Some(value.into()),
+            Value::Bool(value) => Some(value.into()),
+            Value::Table(values) => Some(serde_json::Value::from_iter(self.json_object(values))),
+            Value::List(texts) => texts.into_iter().map(|Located { value, at }| text(value, at)).collect(),
+            Value::Other(what) => {
+                let expected = "text in quotes, a whole number, true or false, an array of texts, or a table";
+                self.wrong_type(&at, &format!("{expected}, found {what}"));
+                None
+            }
+        }
+    }
+
     fn take(&mut self, key: &'static str) -> Option<Located<Value>> {
         self.known.push(key);
         self.left.remove(key)
@@ -102,16 +150,13 @@ impl Options<'_> {
 
     fn text(&mut self, key: &'static str, expected: &str) -> Option<Text> {
         let Located { value, at } = self.take(key)?;
-        let found = match value {
-            Value::Text(value) => return Some(Located { value, at }),
-            Value::Integer(_) => "a whole number",
-            Value::Bool(_) => "true or false",
-            Value::Table(_) => "a table",
-            Value::List(_) => "an array",
-            Value::Other(what) => what,
-        };
-        self.wrong_type(&at, &format!("{expected}, found {found}"));
-        None
+        match value {
+            Value::Text(value) => Some(Located { value, at }),
+            other => {
+                self.wrong_type(&at, &format!("{expected}, found {}", other.kind()));
+                None
+            }
+        }
     }
 
     fn required(&mut self, key: &'static str, what: &str) -> Option<Text> {
@@ -156,10 +201,22 @@ impl Options<'_> {
     fn texts(&mut self, key: &'static str) -> Vec<(String, Text)> {
         match self.take(key) {
             None => Vec::new(),
-            Some(Located { value: Value::Table(texts), .. }) => texts,
+            Some(Located { value: Value::Table(values), .. }) => {
+                values.into_iter().filter_map(|(name, value)| Some((name, self.of_texts(value)?))).collect()
+            }
             Some(Located { at, .. }) => {
                 self.wrong_type(&at, &format!("a table of texts, such as {key} = {{ name = \"value\" }}"));
                 Vec::new()
+            }
+        }
+    }
+
+    fn of_texts(&self, Located { value, at }: Located<Value>) -> Option<Text> {
+        match value {
+            Value::Text(value) => Some(Located { value, at }),
+            other => {
+                self.wrong_type(&at, &format!("{TEXT}, found {}", other.kind()));
+                None
             }
         }
     }

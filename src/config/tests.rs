@@ -56,6 +56,9 @@ dir = "wasm"
 cache_dir = "/var/cache/shop"
 memory_limit = "64MiB"
 call_deadline = "2s"
+total_memory = "2GiB"
+max_documents = 7
+log_lines = 0
 max_output = "1MiB"
 instances = 2
 
@@ -143,9 +146,12 @@ fn every_key_has_its_effect() {
         memory: 64 << 20,
         call_deadline: Duration::from_secs(2),
         max_output: 1 << 20,
+        max_documents: 7,
+        log_lines: 0,
         instances: 2,
     };
     assert_eq!(config.plugins.limits, limits);
+    assert_eq!(config.plugins.host_settings().total_memory, 2 << 30);
     let plugin = config.plugins.of("product-search");
     assert_eq!(plugin.limits, PluginLimits { memory: 256 << 20, ..limits.clone() });
     assert_eq!(plugin.config["token"].expose(), "marker-token");

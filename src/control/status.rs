@@ -98,6 +98,8 @@ pub struct MappingShape {
     pub built: i64,
     /// `running`, `failing` or `refused`.
     pub status: &'static str,
+    /// What was committed after this is transformed by its present version; null where nobody noted it.
+    pub since_lsn: Option<String>,
     /// What its sink has durably accepted.
     pub accepted_lsn: String,
     /// Failures in a row.
@@ -179,6 +181,7 @@ fn mapping(stored: StoredMapping) -> MappingShape {
         generation: stored.generation,
         built: stored.built,
         status: stored.status.as_str(),
+        since_lsn: stored.since.map(|since| since.to_string()),
         accepted_lsn: stored.accepted.to_string(),
         attempts: stored.attempts,
         last_error: stored.last_error,

@@ -134,6 +134,8 @@ pub struct RolloutPolicy {
     pub purge_on_change: bool,
     /// Whether a patch release of the transform counts as a difference (`rederive.patch`).
     pub rederive_patch: bool,
+    /// The same of the sink's plugin.
+    pub rederive_sink_patch: bool,
 }
 
 /// A mapping as the state schema knows it.
@@ -348,7 +350,12 @@ fn decide(wanted: &Wanted, stored: &Identity, dev: bool) -> Decision {
         }
     }
     match versions(stored.sink_plugin.as_ref(), identity.sink_plugin.as_ref()) {
-        Some(difference) => differences.push(difference),
+        Some(difference) => {
+            let plugins = stored.sink_plugin.as_ref().zip(identity.sink_plugin.as_ref());
+            let patch = plugins.is_some_and(|(old, new)| is_patch_release(old, new));
+            let exempts = patch && !wanted.policy.rederive_sink_patch;
+            if exempts { &mut exempt } else { &mut differences }.push(difference);
+        }
         None => {
             if let (Some(old), Some(new)) = (&stored.sink_plugin, &identity.sink_plugin) {
                 conflict(old, new, &[], bumped || dev, &mut differences, &mut conflicts);

@@ -61,6 +61,14 @@ pub struct Shape {
     pub exports: Vec<String>,
 }
 
+impl Shape {
+    /// Whether it exports an interface of ours that it need not have.
+    #[must_use]
+    pub fn exports_optional(&self, interface: &str) -> bool {
+        self.exports.iter().filter_map(|name| ours(name)).any(|(name, _)| name == interface)
+    }
+}
+
 /// Why a file is no plugin that this host can load.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {

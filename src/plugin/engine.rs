@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, path::PathBuf, sync::Arc, thread, time::Duratio
 
 use wasmtime::{Cache, CacheConfig, Config, Engine, OptLevel, component::Linker};
 
-use super::{abi::v1, cache::CacheGuard, grants::Grants, guest::GuestState, load::PluginError};
+use super::{
+    abi::v1, cache::CacheGuard, grants::Grants, guest::GuestState, limits::Budget, load::PluginError,
+};
 
 /// How often guests are interrupted to look at their deadline and to let others run.
 const TICK: Duration = Duration::from_millis(10);
@@ -16,6 +18,8 @@ const STACK: usize = 512 << 10;
 pub struct HostSettings {
     /// Where compiled code is kept between runs; none compiles anew each time. `cache_dir`.
     pub cache_dir: Option<PathBuf>,
+    /// The memories of all instances of all plugins together, in bytes. `total_memory`.
+    pub total_memory: usize,
     /// The memories of one instance, in bytes. `memory_limit`.
     pub memory: usize,
     /// How long one call may take. `call_deadline`.
@@ -24,8 +28,10 @@ pub struct HostSettings {
     pub max_output: usize,
     /// Instances of one plugin, which is how many calls run at once. `instances`.
     pub instances: usize,
-    /// Documents that one change may have.
+    /// Documents that one change may have; one call may have a hundred times as many. `max_documents`.
     pub max_documents: usize,
+    /// Lines that a plugin may log in one second, and in one call. `log_lines`.
+    pub log_lines: u32,
     /// Changes that one call may have.
     pub batch_changes: usize,
     /// Bytes after which a request is not filled further; one larger change is sent alone.
@@ -53,6 +59,10 @@ pub struct GuestLimits {
     pub max_output: usize,
     /// As [`HostSettings::instances`].
     pub instances: usize,
+    /// As [`HostSettings::max_documents`].
+    pub max_documents: usize,
+    /// As [`HostSettings::log_lines`].
+    pub log_lines: u32,
 }
 
 impl HostSettings {
@@ -66,6 +76,8 @@ impl HostSettings {
             settings.call_deadline = own.call_deadline;
             settings.max_output = own.max_output;
             settings.instances = own.instances;
+            settings.max_documents = own.max_documents;
+            settings.log_lines = own.log_lines;
         }
         settings
     }
@@ -86,11 +98,13 @@ impl Default for HostSettings {
     fn default() -> Self {
         Self {
             cache_dir: None,
+            total_memory: 1 << 30,
             memory: 64 << 20,
             call_deadline: Duration::from_secs(5),
             max_output: 16 << 20,
             instances: thread::available_parallelism().map_or(2, usize::from).clamp(2, 8),
             max_documents: 10_000,
+            log_lines: 100,
             batch_changes: 1000,
             batch_bytes: 1 << 20,
             recycle_after_calls: 10_000,
@@ -114,6 +128,7 @@ pub(super) struct Inner {
     pub(super) linker: Linker<GuestState>,
     pub(super) settings: HostSettings,
     pub(super) cache: Option<CacheGuard>,
+    pub(super) budget: Arc<Budget>,
 }
 
 impl std::fmt::Debug for PluginHost {
@@ -132,12 +147,19 @@ impl PluginHost {
         let mut linker = Linker::new(&engine);
         v1::add_always(&mut linker).map_err(|error| PluginError::Engine(format!("{error:#}")))?;
         tick(&engine)?;
-        Ok(Self { inner: Arc::new(Inner { engine, linker, settings, cache }) })
+        let budget = Budget::new(settings.total_memory);
+        Ok(Self { inner: Arc::new(Inner { engine, linker, settings, cache, budget }) })
     }
 
     /// Ticks that pass in a time, at least one.
     pub(super) fn ticks(time: Duration) -> u64 {
         u64::try_from(time.as_millis() / TICK.as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// The memory that the instances of all plugins hold now, in bytes.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.inner.budget.used()
     }
 
     /// How often compiled code was found in the cache, and how often not, since the start.
@@ -198,6 +220,8 @@ mod tests {
             call_deadline: Duration::from_secs(1),
             max_output: 7,
             instances: 1,
+            max_documents: 3,
+            log_lines: 2,
         };
         let settings = HostSettings {
             named: BTreeMap::from([("big".to_owned(), own.clone())]),
@@ -207,6 +231,7 @@ mod tests {
         let big = settings.of("big");
         assert_eq!((big.memory, big.call_deadline), (own.memory, own.call_deadline));
         assert_eq!((big.max_output, big.instances), (own.max_output, own.instances));
+        assert_eq!((big.max_documents, big.log_lines), (own.max_documents, own.log_lines));
         assert_eq!(settings.of("other").memory, 1 << 20);
         assert_eq!(settings.most_memory(), 1 << 30);
         assert_eq!(HostSettings { named: BTreeMap::new(), ..settings }.most_memory(), 1 << 20);

@@ -31,7 +31,7 @@ pub enum FaultKind {
     #[error("it crashed: {0}")]
     Trap(String),
     /// The guest recursed too deep.
-    #[error("it used up its stack: {0}")]
+    #[error("it used up its stack, of which there are 512 KiB (fixed): recurse less deep ({0})")]
     Stack(String),
     /// The call took too long.
     #[error("it did not answer within {0:?} (`[plugins] call_deadline`): make it faster, or raise that")]
@@ -47,6 +47,15 @@ pub enum FaultKind {
         /// The limit.
         limit: usize,
     },
+    /// The reply has too many documents.
+    #[error(
+        "it answered with more than {limit} documents in one call, a hundred times what one change may have (`[plugins] \
+         max_documents`): emit fewer, or raise it"
+    )]
+    TooManyDocuments {
+        /// The limit.
+        limit: usize,
+    },
     /// Not one outcome for each change.
     #[error("it answered {changes} changes with {outcomes} outcomes; there must be one for each, in order")]
     OutcomeCount {
@@ -54,6 +63,14 @@ pub enum FaultKind {
         changes: usize,
         /// How many outcomes came back.
         outcomes: usize,
+    },
+    /// Not one result for each document.
+    #[error("it answered {documents} documents with {results} results; there must be one for each, in order")]
+    ResultCount {
+        /// How many documents were sent.
+        documents: usize,
+        /// How many results came back.
+        results: usize,
     },
     /// The reply is not of the shape of the payload page.
     #[error("its reply cannot be read, at byte {at}: {problem}; see wit/v1/payload-{encoding}.md")]
@@ -87,6 +104,29 @@ pub enum FaultKind {
     /// No instance could be made.
     #[error("no instance of it could be made: {0}")]
     Instantiate(String),
+}
+
+impl FaultKind {
+    /// A short stable word for programs.
+    #[must_use]
+    pub fn code(&self) -> &str {
+        match self {
+            Self::Trap(_) => "plugin-trap",
+            Self::Stack(_) => "plugin-stack",
+            Self::Deadline(_) => "plugin-deadline",
+            Self::Memory(LimitError::Total { .. }) => "plugin-total-memory",
+            Self::Memory(_) => "plugin-memory",
+            Self::OutputTooLarge { .. } => "plugin-output",
+            Self::TooManyDocuments { .. } => "plugin-too-many-documents",
+            Self::OutcomeCount { .. } => "plugin-outcome-count",
+            Self::ResultCount { .. } => "plugin-result-count",
+            Self::BadReply { .. } => "plugin-reply",
+            Self::Guest(failure) | Self::State(failure) => &failure.code,
+            Self::MissingColumn { .. } => "plugin-column",
+            Self::Ungranted(_) => "plugin-ungranted",
+            Self::Instantiate(_) => "plugin-instantiate",
+        }
+    }
 }
 
 impl PluginFault {
@@ -125,6 +165,7 @@ impl PluginFault {
                 FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) | FaultKind::Ungranted(_) => {
                     false
                 }
+                FaultKind::Memory(LimitError::Total { .. }) => false,
                 _ => true,
             }
     }
@@ -135,7 +176,7 @@ impl PluginFault {
         match self.kind() {
             FaultKind::Guest(failure) | FaultKind::State(failure) => failure.class,
             FaultKind::MissingColumn { .. } | FaultKind::Ungranted(_) => FailureClass::Fatal,
-            FaultKind::Instantiate(_) => FailureClass::Retry,
+            FaultKind::Instantiate(_) | FaultKind::Memory(LimitError::Total { .. }) => FailureClass::Retry,
             _ => FailureClass::Poison,
         }
     }
@@ -143,19 +184,7 @@ impl PluginFault {
     /// A short stable word for programs.
     #[must_use]
     pub fn code(&self) -> &str {
-        match self.kind() {
-            FaultKind::Trap(_) => "plugin-trap",
-            FaultKind::Stack(_) => "plugin-stack",
-            FaultKind::Deadline(_) => "plugin-deadline",
-            FaultKind::Memory(_) => "plugin-memory",
-            FaultKind::OutputTooLarge { .. } => "plugin-output",
-            FaultKind::OutcomeCount { .. } => "plugin-outcome-count",
-            FaultKind::BadReply { .. } => "plugin-reply",
-            FaultKind::Guest(failure) | FaultKind::State(failure) => &failure.code,
-            FaultKind::MissingColumn { .. } => "plugin-column",
-            FaultKind::Ungranted(_) => "plugin-ungranted",
-            FaultKind::Instantiate(_) => "plugin-instantiate",
-        }
+        self.kind().code()
     }
 
     /// The same as a [`Failure`], for the policies that all failures share.

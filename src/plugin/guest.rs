@@ -11,7 +11,7 @@ use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 use wasmtime_wasi_io::IoView;
 
 use super::{
-    abi::v1::{Exports, Instance},
+    abi::v1::{Called, Exports, Instance},
     fault::FaultKind,
     host::{
         call::{Call, Granted},
@@ -41,6 +41,8 @@ pub(super) struct GuestState {
     pub(super) lsn: Lsn,
     pub(super) settings: Settings,
     pub(super) log: Arc<LogGate>,
+    /// Lines that the present call may still log.
+    pub(super) lines_left: u32,
     pub(super) handles: ResourceTable,
     pub(super) clocks: WasiClocksCtx,
     pub(super) granted: Arc<Granted>,
@@ -51,8 +53,7 @@ pub(super) struct GuestState {
 }
 
 impl GuestState {
-    pub(super) fn new(memory_limit: usize, settings: Settings, log: Arc<LogGate>) -> Self {
-        let limits = Limits::new(memory_limit);
+    pub(super) fn new(limits: Limits, settings: Settings, log: Arc<LogGate>) -> Self {
         let (entity, deadline) = (Arc::from(""), Instant::now());
         let mut handles = ResourceTable::new();
         handles.set_max_capacity(HANDLES);
@@ -67,6 +68,7 @@ impl GuestState {
             lsn: Lsn::ZERO,
             settings,
             log,
+            lines_left: 0,
             handles,
             clocks,
             granted: Granted::nothing(),
@@ -117,6 +119,8 @@ pub(super) struct Guest {
     instance: Instance,
     born: Instant,
     calls: u32,
+    /// Whether a sink was told its settings.
+    opened: bool,
 }
 
 impl Guest {
@@ -141,7 +145,7 @@ impl Guest {
                 other => other,
             }
         })?;
-        Ok(Self { store, instance, born: Instant::now(), calls: 0 })
+        Ok(Self { store, instance, born: Instant::now(), calls: 0, opened: false })
     }
 
     /// Whether it may go on serving: neither too often called, nor too old, nor grown so far that the next call would
@@ -168,14 +172,66 @@ impl Guest {
         request: &[u8],
         deadline: Duration,
     ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
+        self.begin_call(entity, lsn, call, deadline);
+        let call = self.instance.transform(&mut self.store, request);
+        within(deadline, call).await
+    }
+
+    /// Tells a sink its settings, where that was not done yet. After an error or a failure this instance is to be
+    /// thrown away.
+    pub(super) async fn open(
+        &mut self,
+        entity: &Arc<str>,
+        settings: &str,
+        deadline: Duration,
+    ) -> Result<Result<(), Failure>, FaultKind> {
+        if self.opened {
+            return Ok(Ok(()));
+        }
+        self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
+        let opened = within(deadline, self.instance.open(&mut self.store, settings)).await?;
+        self.opened = opened.is_ok();
+        Ok(opened)
+    }
+
+    /// One delivery. After an error this instance is to be thrown away.
+    pub(super) async fn deliver(
+        &mut self,
+        entity: &Arc<str>,
+        lsn: Lsn,
+        request: &[u8],
+        deadline: Duration,
+    ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
+        self.begin_call(entity, lsn, Call::default(), deadline);
+        within(deadline, self.instance.deliver(&mut self.store, request)).await
+    }
+
+    /// Has a sink empty a destination. After an error this instance is to be thrown away.
+    pub(super) async fn purge(
+        &mut self,
+        entity: &Arc<str>,
+        destination: &str,
+        deadline: Duration,
+    ) -> Result<Result<(), Failure>, FaultKind> {
+        self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
+        within(deadline, self.instance.purge(&mut self.store, destination)).await
+    }
+
+    fn begin_call(&mut self, entity: &Arc<str>, lsn: Lsn, call: Call, deadline: Duration) {
         self.calls += 1;
         self.store.data_mut().called_for(entity, lsn, call);
         arm(&mut self.store, deadline);
-        let call = self.instance.transform(&mut self.store, request);
-        match tokio::time::timeout(deadline + GRACE, call).await {
-            Ok(reply) => reply.map_err(|error| classify(&error, deadline)),
-            Err(_) => Err(FaultKind::Deadline(deadline)),
-        }
+    }
+}
+
+/// A call with its outer timer.
+async fn within<T>(
+    deadline: Duration,
+    call: impl Future<Output = Called<T>>,
+) -> Result<Result<T, Failure>, FaultKind> {
+    match tokio::time::timeout(deadline + GRACE, call).await {
+        Ok(reply) => reply.map_err(|error| classify(&error, deadline)),
+        Err(_) => Err(FaultKind::Deadline(deadline)),
     }
 }
 
@@ -187,7 +243,9 @@ impl Guest {
 }
 
 fn arm(store: &mut Store<GuestState>, deadline: Duration) {
-    store.data_mut().deadline = Instant::now() + deadline;
+    let state = store.data_mut();
+    state.deadline = Instant::now() + deadline;
+    state.lines_left = state.log.limit();
     store.set_epoch_deadline(1);
 }
 

@@ -6,6 +6,7 @@ use crate::pgoutput::text::find_special;
 
 /// How deep documents may be nested.
 pub(super) const DEPTH: usize = 128;
+const TOO_DEEP: &str = "nested deeper than 128 levels, which is the limit (fixed)";
 
 /// What is wrong with a text, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,7 +80,7 @@ impl Scan<'_> {
             if let Some(object) = opened {
                 self.at += 1;
                 if depth == DEPTH {
-                    return Err("nested too deep");
+                    return Err(TOO_DEEP);
                 }
                 depth += 1;
                 objects = objects << 1 | u128::from(object);
@@ -296,7 +297,7 @@ mod tests {
     fn c084_depth_is_limited() {
         let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
         assert_eq!(validate(&nested(DEPTH)), Ok(()));
-        assert_eq!(validate(&nested(DEPTH + 1)).map_err(|error| error.problem), Err("nested too deep"));
+        assert_eq!(validate(&nested(DEPTH + 1)).map_err(|error| error.problem), Err(TOO_DEEP));
     }
 
     #[test]

@@ -1,4 +1,9 @@
-//! How much memory a guest may take.
+//! How much memory guests may take: each instance, and all of them together.
+
+use std::sync::{
+    Arc, Mutex, PoisonError, Weak,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use wasmtime::ResourceLimiter;
 
@@ -6,17 +11,31 @@ use wasmtime::ResourceLimiter;
 const INSTANCES: usize = 128;
 /// Elements of one table; each takes a pointer.
 const TABLE_ELEMENTS: usize = 1 << 20;
+/// What an element of a table takes.
+const ELEMENT: usize = size_of::<usize>();
 
 /// A guest wanted more than it may have. The word in the message is the setting that raises it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
-    /// The memories of one instance.
+    /// The memories and tables of one instance.
     #[error(
         "it wants {} of memory, the limit for one instance is {} (`[plugins] memory_limit`): use less, or raise it",
         size(*.wanted), size(*.limit)
     )]
     Memory {
         /// What all its memories would hold, in bytes.
+        wanted: usize,
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The memories and tables of all instances of all plugins.
+    #[error(
+        "all instances together would want {} of memory, the limit is {} (`[plugins] total_memory`): it is tried again \
+         when others have given theirs back; raise the limit, or lower `instances`",
+        size(*.wanted), size(*.limit)
+    )]
+    Total {
+        /// What all instances would hold, in bytes.
         wanted: usize,
         /// The limit, in bytes.
         limit: usize,
@@ -35,19 +54,77 @@ pub(super) fn size(bytes: usize) -> String {
     if bytes >= MIB { format!("{:.1} MiB", bytes as f64 / MIB as f64) } else { format!("{bytes} bytes") }
 }
 
-/// The limits of one instance: on the *sum* of its memories, however many it has.
+/// Who has instances that nobody uses at the moment.
+pub(super) trait Idle: Send + Sync {
+    /// Throws them away.
+    fn release(&self);
+}
+
+/// The memory of all instances together.
+pub(super) struct Budget {
+    limit: usize,
+    used: AtomicUsize,
+    idle: Mutex<Vec<Weak<dyn Idle>>>,
+}
+
+impl std::fmt::Debug for Budget {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Budget").field("limit", &self.limit).field("used", &self.used).finish_non_exhaustive()
+    }
+}
+
+impl Budget {
+    pub(super) fn new(limit: usize) -> Arc<Self> {
+        Arc::new(Self { limit, used: AtomicUsize::new(0), idle: Mutex::default() })
+    }
+
+    /// What all instances hold now, in bytes.
+    pub(super) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// From now on these instances go when the memory is needed.
+    pub(super) fn may_release(&self, idle: Weak<dyn Idle>) {
+        let mut all = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|idle| idle.strong_count() > 0);
+        all.push(idle);
+    }
+
+    /// Takes memory, if need be of instances that are idle.
+    fn take(&self, more: usize) -> Result<(), LimitError> {
+        if self.try_take(more).is_ok() {
+            return Ok(());
+        }
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        idle.iter().filter_map(Weak::upgrade).for_each(|idle| idle.release());
+        self.try_take(more)
+            .map_err(|used| LimitError::Total { wanted: used.saturating_add(more), limit: self.limit })
+    }
+
+    fn try_take(&self, more: usize) -> Result<(), usize> {
+        let fits = |used: usize| used.checked_add(more).filter(|sum| *sum <= self.limit);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop)
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// The limits of one instance: on the *sum* of its memories and tables, however many it has.
 #[derive(Debug)]
 pub(super) struct Limits {
     limit: usize,
     used: usize,
+    budget: Arc<Budget>,
 }
 
 impl Limits {
-    pub(super) fn new(limit: usize) -> Self {
-        Self { limit, used: 0 }
+    pub(super) fn new(limit: usize, budget: &Arc<Budget>) -> Self {
+        Self { limit, used: 0, budget: Arc::clone(budget) }
     }
 
-    /// What its memories hold, in bytes. They never shrink, so it is also the most that they held.
+    /// What its memories and tables hold, in bytes. They never shrink, so it is also the most that they held.
     pub(super) fn used(&self) -> usize {
         self.used
     }
@@ -56,6 +133,22 @@ impl Limits {
     /// guests that leak, grow from call to call until an innocent one would meet the limit.
     pub(super) fn is_half_used(&self) -> bool {
         self.used > self.limit / 2
+    }
+
+    fn grow(&mut self, more: usize) -> wasmtime::Result<bool> {
+        let wanted = self.used.saturating_add(more);
+        if wanted > self.limit {
+            return Err(LimitError::Memory { wanted, limit: self.limit }.into());
+        }
+        self.budget.take(more)?;
+        self.used = wanted;
+        Ok(true)
+    }
+}
+
+impl Drop for Limits {
+    fn drop(&mut self) {
+        self.budget.give_back(self.used);
     }
 }
 
@@ -66,25 +159,19 @@ impl ResourceLimiter for Limits {
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
-        let more = desired.saturating_sub(current);
-        let wanted = self.used.saturating_add(more);
-        if wanted > self.limit {
-            return Err(LimitError::Memory { wanted, limit: self.limit }.into());
-        }
-        self.used = wanted;
-        Ok(true)
+        self.grow(desired.saturating_sub(current))
     }
 
     fn table_growing(
         &mut self,
-        _current: usize,
+        current: usize,
         desired: usize,
         _maximum: Option<usize>,
     ) -> wasmtime::Result<bool> {
         if desired > TABLE_ELEMENTS {
             return Err(LimitError::Table { wanted: desired }.into());
         }
-        Ok(true)
+        self.grow(desired.saturating_sub(current).saturating_mul(ELEMENT))
     }
 
     fn instances(&self) -> usize {
@@ -104,9 +191,13 @@ impl ResourceLimiter for Limits {
 mod tests {
     use super::*;
 
+    fn limits(limit: usize) -> Limits {
+        Limits::new(limit, &Budget::new(usize::MAX))
+    }
+
     #[test]
     fn c084_the_limit_is_on_the_sum_of_memories() {
-        let mut limits = Limits::new(600);
+        let mut limits = limits(600);
         assert!(limits.memory_growing(0, 300, None).unwrap());
         assert!(limits.memory_growing(0, 300, None).unwrap(), "a second memory");
         let error = limits.memory_growing(300, 301, None).unwrap_err();
@@ -114,17 +205,49 @@ mod tests {
     }
 
     #[test]
+    fn c084_tables_take_memory_as_well() {
+        let mut limits = limits(8192 + 16 * ELEMENT);
+        assert!(limits.memory_growing(0, 8192, None).unwrap() && limits.table_growing(0, 10, None).unwrap());
+        assert!(limits.table_growing(0, 6, None).unwrap());
+        let error = limits.table_growing(6, 7, None).unwrap_err();
+        assert!(matches!(error.downcast_ref(), Some(LimitError::Memory { .. })), "{error}");
+        assert!(limits.table_growing(0, usize::MAX, None).is_err());
+    }
+
+    #[test]
     fn half_of_the_limit_is_told() {
-        let mut limits = Limits::new(600);
+        let mut limits = limits(600);
         assert!(limits.memory_growing(0, 300, None).unwrap() && !limits.is_half_used());
         assert!(limits.memory_growing(300, 301, None).unwrap() && limits.is_half_used());
     }
 
+    /// Instances that can be thrown away.
+    struct Spare(Mutex<Vec<Limits>>);
+
+    impl Idle for Spare {
+        fn release(&self) {
+            self.0.lock().unwrap().clear();
+        }
+    }
+
     #[test]
-    fn tables_are_limited() {
-        let mut limits = Limits::new(1);
-        assert!(limits.table_growing(0, 1024, None).unwrap());
-        assert!(limits.table_growing(0, usize::MAX, None).is_err());
+    fn the_sum_of_all_instances_is_limited_and_idle_ones_go_first() {
+        let budget = Budget::new(1000);
+        let of = |bytes: usize| {
+            let mut limits = Limits::new(600, &budget);
+            limits.memory_growing(0, bytes, None).map(|_| limits)
+        };
+        let (busy, spare) = (of(400).unwrap(), of(500).unwrap());
+        let error = of(200).unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&LimitError::Total { wanted: 1100, limit: 1000 }));
+        assert_eq!(budget.used(), 900, "what was refused is not taken");
+
+        let spare = Arc::new(Spare(Mutex::new(vec![spare])));
+        budget.may_release(Arc::downgrade(&spare) as Weak<dyn Idle>);
+        let second = of(200).unwrap();
+        assert_eq!((budget.used(), spare.0.lock().unwrap().len()), (600, 0));
+        drop((busy, second));
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]
@@ -132,6 +255,11 @@ mod tests {
         let error = LimitError::Memory { wanted: 70 << 20, limit: 64 << 20 }.to_string();
         assert!(
             error.contains("70.0 MiB") && error.contains("64.0 MiB") && error.contains("memory_limit"),
+            "{error}"
+        );
+        let error = LimitError::Total { wanted: 70 << 20, limit: 64 << 20 }.to_string();
+        assert!(
+            error.contains("70.0 MiB") && error.contains("64.0 MiB") && error.contains("total_memory"),
             "{error}"
         );
     }

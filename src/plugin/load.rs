@@ -24,7 +24,9 @@ use super::{
     grants::{Capability, Ungranted},
     guest::{GuestState, classify},
     host::{call::Granted, http::HttpClient, log::LogGate},
+    limits::Limits,
     pool::{Instances, Pool},
+    sink::{SinkConfig, SinkGuest},
 };
 use crate::model::{Description, EntityName, PluginKind, Revision};
 
@@ -105,16 +107,6 @@ pub enum PluginError {
         /// The kind that it is.
         exports: &'static str,
     },
-    /// A sink, which this host does not run yet.
-    #[error("plugin {}: {name} {version} is a sink; this version of Anabranch runs transforms, and has its sinks built in", path.display())]
-    Sink {
-        /// The file.
-        path: PathBuf,
-        /// Its name.
-        name: String,
-        /// Its version.
-        version: semver::Version,
-    },
     /// What it is granted cannot be used.
     #[error("plugin {}: {problem}; see `[plugins.{name}.grants]`", path.display())]
     Grant {
@@ -154,6 +146,8 @@ struct Shared {
     asks: BTreeSet<Capability>,
     ungranted: Option<Ungranted>,
     settings: HostSettings,
+    /// Whether it is a sink that can empty a destination.
+    purges: bool,
 }
 
 impl std::fmt::Debug for Plugin {
@@ -202,6 +196,18 @@ impl Plugin {
         Transform::new(self.clone(), entity, settings)
     }
 
+    /// This plugin at work as the sink of a name, with that sink's settings.
+    #[must_use]
+    pub fn sink(&self, name: &str, settings: SinkConfig) -> SinkGuest {
+        SinkGuest::new(self.clone(), name, settings)
+    }
+
+    /// Whether it is a sink that can empty a destination.
+    #[must_use]
+    pub fn purges(&self) -> bool {
+        self.shared.purges
+    }
+
     /// How its instances are.
     #[must_use]
     pub fn instances(&self) -> Instances {
@@ -238,11 +244,11 @@ fn kind_word(kind: PluginKind) -> &'static str {
 }
 
 impl PluginHost {
-    /// Loads a transform: reads the file, judges its names, compiles it (or takes it from the cache) and calls
+    /// Loads a plugin: reads the file, judges its names, compiles it (or takes it from the cache) and calls
     /// `describe`. Takes up to seconds of CPU, on a thread for blocking work.
     ///
     /// # Errors
-    /// The file is no transform that this host can run; the error names it and says what to do.
+    /// The file is no plugin that this host can run; the error names it and says what to do.
     pub async fn load(&self, path: &Path) -> Result<Plugin, PluginError> {
         let (host, path) = (self.clone(), path.to_owned());
         blocking(move || host.load_blocking(&path)).await?
@@ -279,10 +285,6 @@ impl PluginHost {
         let bytes = read(path)?;
         let Examined { component, shape, described } = self.examine(path, &bytes)?;
         let description = described.description;
-        if shape.kind == PluginKind::Sink {
-            let (name, version) = (description.name, description.version);
-            return Err(PluginError::Sink { path: path.to_owned(), name, version });
-        }
         if !described.unknown.is_empty() {
             let keys = described.unknown.join(", ");
             warn!(plugin = description.name, keys, "`describe` has keys that this host does not know");
@@ -292,12 +294,15 @@ impl PluginHost {
             shape.capabilities.iter().copied().filter(|asked| !grants.has(*asked)).collect();
         let ungranted =
             (!capabilities.is_empty()).then(|| Ungranted { plugin: description.name.clone(), capabilities });
+        let purges = shape.exports_optional("purge");
         let linker = match &ungranted {
             None => self.granted_linker(&shape),
             Some(_) => self.bare_linker(&component),
         };
-        let ready = linker.and_then(|linker| linker.instantiate_pre(&component)).and_then(v1::prepare);
-        let exports = ready.map_err(|error| shape_error(path, &shape, &error))?;
+        let ready = linker.and_then(|linker| linker.instantiate_pre(&component));
+        let exports = ready
+            .and_then(|ready| v1::prepare(ready, shape.kind, purges))
+            .map_err(|error| shape_error(path, &shape, &error))?;
         let http = grants.http.clone().filter(|_| shape.capabilities.contains(&Capability::Http));
         let http =
             http.map(|grant| HttpClient::new(&description.name, grant)).transpose().map_err(|problem| {
@@ -307,14 +312,15 @@ impl PluginHost {
             name: description.name.clone(),
             version: description.version.clone(),
             sha256: sha256(&bytes),
-            interface: shape.interface,
+            interface: shape.interface.clone(),
         });
         let settings = self.inner.settings.of(&description.name);
         let granted = Granted { plugin: description.name.clone(), grants, encoding: description.encoding };
-        let pool = Pool::new(self.inner.engine.clone(), exports, Arc::clone(&revision), &settings)
+        let engine = self.inner.engine.clone();
+        let pool = Pool::new(engine, exports, Arc::clone(&revision), &settings, &self.inner.budget)
             .granting(Arc::new(granted), http.map(Arc::new))
             .refusing(ungranted.clone());
-        let shared = Arc::new(Shared { pool, asks: shape.capabilities, ungranted, settings });
+        let shared = Arc::new(Shared { pool, asks: shape.capabilities, ungranted, settings, purges });
         Ok(Plugin { revision, description: Arc::new(description), path: Arc::from(path), shared })
     }
 
@@ -337,7 +343,10 @@ impl PluginHost {
         }
         if shape.kind == PluginKind::Sink {
             let ready = self.bare_linker(&component).and_then(|linker| linker.instantiate_pre(&component));
-            ready.and_then(v1::prepare_sink).map_err(|error| shape_error(path, &shape, &error))?;
+            let purges = shape.exports_optional("purge");
+            ready
+                .and_then(|ready| v1::prepare(ready, shape.kind, purges))
+                .map_err(|error| shape_error(path, &shape, &error))?;
         }
         Ok(Examined { component, shape, described })
     }
@@ -362,7 +371,9 @@ impl PluginHost {
         let wrong = |error| shape_error(path, shape, &error);
         let linker = self.bare_linker(component).map_err(wrong)?;
         linker.instantiate_pre(component).map_err(wrong)?;
-        let state = GuestState::new(inner.settings.most_memory(), Arc::default(), Arc::new(LogGate::new()));
+        let limits = Limits::new(inner.settings.most_memory(), &inner.budget);
+        let log = Arc::new(LogGate::new(inner.settings.log_lines));
+        let state = GuestState::new(limits, Arc::default(), log);
         let mut store = Store::new(&inner.engine, state);
         store.limiter(|state| &mut state.limits);
         store.epoch_deadline_trap();

@@ -1,7 +1,7 @@
-//! The guest: WebAssembly components that turn rows into documents.
+//! The guest: WebAssembly components that turn rows into documents, and such that deliver documents.
 //!
 //! [`PluginHost`] loads components ([`artifact`] gives the verdict from their import and export names before
-//! anything is instantiated), and [`Transform::call`] sends changes through them. Each call has limits on time,
+//! anything is instantiated), [`Transform::call`] sends changes through them, and [`SinkGuest::deliver`] documents. Each call has limits on time,
 //! memory, output and log lines; after a trap, a passed deadline or a cancelled call the instance is thrown
 //! away.
 //!
@@ -27,6 +27,7 @@ mod limits;
 mod load;
 pub mod new;
 mod pool;
+mod sink;
 mod transform;
 pub mod watch;
 
@@ -36,4 +37,5 @@ pub use host::services;
 pub use inspect::{Asked, Inspection};
 pub use load::{Plugin, PluginError, Scanned};
 pub use pool::Instances;
+pub use sink::{SinkConfig, SinkGuest};
 pub use transform::Transform;

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -18,6 +18,7 @@ use super::{
     grants::Ungranted,
     guest::{Guest, GuestState},
     host::{call::Granted, config::Settings, http::HttpClient, log::LogGate},
+    limits::{Budget, Idle, Limits},
 };
 use crate::model::Revision;
 
@@ -31,6 +32,23 @@ pub struct Instances {
     pub discarded: u64,
 }
 
+/// Instances that wait for their next call. They go when another plugin needs the memory.
+#[derive(Default)]
+struct IdleGuests(Mutex<Vec<Guest>>);
+
+impl IdleGuests {
+    fn guests(&self) -> MutexGuard<'_, Vec<Guest>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Idle for IdleGuests {
+    fn release(&self) {
+        let guests = std::mem::take(&mut *self.guests());
+        drop(guests);
+    }
+}
+
 /// Instances of one revision. At most as many live as may run at once.
 pub(super) struct Pool {
     engine: Engine,
@@ -41,9 +59,10 @@ pub(super) struct Pool {
     http: Option<Arc<HttpClient>>,
     ungranted: Option<Ungranted>,
     running: Semaphore,
-    idle: Mutex<Vec<Guest>>,
+    idle: Arc<IdleGuests>,
     instances: usize,
     memory_limit: usize,
+    budget: Arc<Budget>,
     deadline: Duration,
     recycle: (u32, Duration),
     discarded: AtomicU64,
@@ -56,19 +75,23 @@ impl Pool {
         exports: Exports,
         revision: Arc<Revision>,
         settings: &HostSettings,
+        budget: &Arc<Budget>,
     ) -> Self {
+        let idle = Arc::new(IdleGuests::default());
+        budget.may_release(Arc::downgrade(&idle) as Weak<dyn Idle>);
         Self {
             engine,
             exports,
             revision,
-            log: Arc::new(LogGate::new()),
+            log: Arc::new(LogGate::new(settings.log_lines)),
             granted: Granted::nothing(),
             http: None,
             ungranted: None,
             running: Semaphore::new(settings.instances.max(1)),
-            idle: Mutex::new(Vec::new()),
+            idle,
             instances: settings.instances.max(1),
             memory_limit: settings.memory,
+            budget: Arc::clone(budget),
             deadline: settings.call_deadline,
             recycle: (settings.recycle_after_calls, settings.recycle_after),
             discarded: AtomicU64::new(0),
@@ -94,7 +117,7 @@ impl Pool {
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Guest>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.guests()
     }
 
     /// Waits for a place and takes an instance that served these settings, or makes one.
@@ -109,7 +132,8 @@ impl Pool {
         let guest = match found {
             Some(guest) => guest,
             None => {
-                let state = GuestState::new(self.memory_limit, Arc::clone(settings), Arc::clone(&self.log))
+                let limits = Limits::new(self.memory_limit, &self.budget);
+                let state = GuestState::new(limits, Arc::clone(settings), Arc::clone(&self.log))
                     .with_revision(Arc::clone(&self.revision), Arc::clone(&self.granted), self.http.clone());
                 Guest::new(&self.engine, &self.exports, state, self.deadline).await?
             }

@@ -245,6 +245,7 @@ impl Transform {
         };
         match problem {
             ReplyProblem::Malformed { at, problem } => FaultKind::BadReply { at, problem, encoding },
+            ReplyProblem::Documents { limit } => FaultKind::TooManyDocuments { limit },
             ReplyProblem::Count { outcomes } => FaultKind::OutcomeCount { changes, outcomes },
             ReplyProblem::TooLarge { bytes } => {
                 FaultKind::OutputTooLarge { bytes, limit: self.plugin.settings().max_output }

@@ -171,6 +171,20 @@ mod tests {
         assert_eq!(sums(&changed(&mut watcher).await), [sha256(b"two")]);
     }
 
+    /// As on a file system without events: by looking alone.
+    #[tokio::test]
+    async fn c090_changes_are_seen_without_events() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.wasm");
+        fs::write(&path, "one").unwrap();
+        let watcher = DirectoryWatch::start(directory.path(), Duration::from_millis(20)).unwrap();
+        let mut watcher = DirectoryWatch { _watcher: None, events: Arc::default(), ..watcher };
+        fs::write(&path, "two").unwrap();
+        assert_eq!(sums(&changed(&mut watcher).await), [sha256(b"two")]);
+        fs::remove_file(&path).unwrap();
+        assert!(changed(&mut watcher).await.is_empty());
+    }
+
     #[test]
     fn a_directory_that_is_not_there_is_an_error() {
         let error = DirectoryWatch::start(Path::new("/nowhere/plugins"), Duration::from_secs(1))

@@ -112,7 +112,10 @@ impl Pump {
     ) -> Result<(), TermError> {
         if !self.subscriptions.contains(&raw.name) {
             connection.assembler.define_ignored(raw.oid);
-            if self.lanes.values().any(|lane| lane.planned.table.oid == raw.oid) {
+            // A mapping that does not run follows nothing; its table may well have the name that it had.
+            let renamed =
+                |lane: &Lane| lane.planned.table.oid == raw.oid && lane.planned.stored.entity != raw.name;
+            if self.lanes.values().any(renamed) {
                 self.flush(connection, FlushReason::Relation);
                 self.renamed_away(&raw);
             }

@@ -1,36 +1,97 @@
 //! A sink as lanes see it: opened before its first delivery, and again after a fatal failure.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use tokio::sync::Mutex;
+use tracing::info;
 
 use crate::{
+    config::Config,
     model::{Documents, Failure, FailureClass},
-    sink::{Capabilities, Progress, Rejected, Sink},
+    plugin::Plugin,
+    sink::{Capabilities, PluginSink, Progress, Rejected, Sink, SinkSettings},
 };
+
+use super::reload::PluginSet;
 
 /// One configured sink, shared by the lanes that deliver to it.
 #[derive(Debug)]
 pub(super) struct Outlet {
+    /// Another one once its plugin changed. A call that has begun ends with the one that it began with.
+    current: RwLock<Arc<Current>>,
+}
+
+/// What documents go to now.
+#[derive(Debug)]
+struct Current {
     sink: Arc<dyn Sink>,
+    /// The plugin that it is, where it is one and that is there.
+    plugin: Option<Plugin>,
     opened: AtomicBool,
     opening: Mutex<()>,
 }
 
+/// All sinks, by name.
+pub(super) type Outlets = BTreeMap<String, Arc<Outlet>>;
+
+/// Gives sinks that are plugins the revisions of a set, or takes a plugin away that is gone. Gives the names of the
+/// sinks that are others now.
+pub(super) fn fit(outlets: &Outlets, config: &Config, plugins: &PluginSet) -> Vec<String> {
+    let mut changed = Vec::new();
+    for (name, outlet) in outlets {
+        let Some(SinkSettings::Plugin(settings)) = config.sinks.get(name) else { continue };
+        let plugin = plugins.plugins.get(&settings.plugin);
+        let is_same = match (outlet.plugin(), plugin) {
+            (Some(before), Some(now)) => before.revision() == now.revision(),
+            (None, None) => true,
+            _ => false,
+        };
+        if is_same {
+            continue;
+        }
+        let sink = match plugin {
+            Some(plugin) => {
+                info!(sink = name, plugin = %plugin.revision(), "is run by this plugin from now on");
+                PluginSink::new(name, settings, plugin)
+            }
+            None => PluginSink::without_plugin(name, settings),
+        };
+        outlet.replace(Current::new(Arc::new(sink), plugin.cloned()));
+        changed.push(name.clone());
+    }
+    changed
+}
+
 impl Outlet {
     pub(super) fn new(sink: Arc<dyn Sink>) -> Self {
-        Self { sink, opened: AtomicBool::new(false), opening: Mutex::new(()) }
+        Self { current: RwLock::new(Arc::new(Current::new(sink, None))) }
+    }
+
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn replace(&self, current: Current) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(current);
+    }
+
+    /// The plugin that it is, where it is one and that is there.
+    pub(super) fn plugin(&self) -> Option<Plugin> {
+        self.current().plugin.clone()
     }
 
     pub(super) fn kind(&self) -> &'static str {
-        self.sink.kind()
+        self.current().sink.kind()
     }
 
     pub(super) fn capabilities(&self) -> Capabilities {
-        self.sink.capabilities()
+        self.current().sink.capabilities()
     }
 
     pub(super) async fn deliver(
@@ -38,30 +99,40 @@ impl Outlet {
         documents: &Documents,
         progress: Option<&Progress>,
     ) -> Result<Vec<Rejected>, Failure> {
-        self.open().await?;
-        let delivered = self.sink.deliver(documents, progress).await;
-        delivered.inspect_err(|failure| self.note(failure))
+        let current = self.current();
+        current.open().await?;
+        let delivered = current.sink.deliver(documents, progress).await;
+        delivered.inspect_err(|failure| current.note(failure))
     }
 
     pub(super) async fn purge(&self, destination: &str, progress: Option<&Progress>) -> Result<(), Failure> {
-        self.open().await?;
-        self.sink.purge(destination, progress).await.inspect_err(|failure| self.note(failure))
+        let current = self.current();
+        current.open().await?;
+        current.sink.purge(destination, progress).await.inspect_err(|failure| current.note(failure))
     }
 
     /// The token that is stored under `key`. Only where the sink can.
     pub(super) async fn progress(&self, key: &str) -> Result<Option<String>, Failure> {
-        self.open().await?;
-        self.sink.progress(key).await.inspect_err(|failure| self.note(failure))
+        let current = self.current();
+        current.open().await?;
+        current.sink.progress(key).await.inspect_err(|failure| current.note(failure))
     }
 
     /// Whether the sink has a place for the documents of a destination. Only where it can tell.
     pub(super) async fn has_destination(&self, destination: &str) -> Result<bool, Failure> {
-        self.open().await?;
-        self.sink.has_destination(destination).await.inspect_err(|failure| self.note(failure))
+        let current = self.current();
+        current.open().await?;
+        current.sink.has_destination(destination).await.inspect_err(|failure| current.note(failure))
     }
 
     pub(super) async fn close(&self) -> Result<(), Failure> {
-        self.sink.close().await
+        self.current().sink.close().await
+    }
+}
+
+impl Current {
+    fn new(sink: Arc<dyn Sink>, plugin: Option<Plugin>) -> Self {
+        Self { sink, plugin, opened: AtomicBool::new(false), opening: Mutex::new(()) }
     }
 
     async fn open(&self) -> Result<(), Failure> {

@@ -18,7 +18,8 @@ use crate::{
 };
 
 use super::{
-    error::TermError, lane::Active, recover, reload::PluginSet, serve::Server, source::Source, token::Token,
+    error::TermError, lane::Active, outlet::Outlets, recover, reload::PluginSet, serve::Server,
+    source::Source, token::Token,
 };
 
 /// A mapping as config and plugins want it.
@@ -35,6 +36,8 @@ pub struct WantedMapping {
     pub(super) held: Option<String>,
     /// The columns that its transform reads; none for all.
     columns: Option<Vec<String>>,
+    /// Why it is stopped: its plugin was removed.
+    pub(super) stopped: Option<String>,
 }
 
 /// What is known of the mapped tables.
@@ -129,6 +132,7 @@ pub(super) fn active(
 #[derive(Clone, Debug)]
 pub(super) struct ReloadContext {
     pub(super) config: Arc<Config>,
+    pub(super) sinks: Arc<Outlets>,
     pub(super) dev: bool,
     pub(super) server: Server,
 }
@@ -146,14 +150,24 @@ pub fn wanted(
         warn!("{notice}");
     }
     let complete = |mapping: Mapping| {
-        let plugin = plugins.plugins.get(&mapping.transform)?;
+        let plugin = plugins.named(&mapping.transform)?;
         let kind = config.sinks.get(&mapping.sink)?.kind();
-        let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind);
+        let sink_name = config.sink_plugin(&mapping.sink);
+        let stopped = plugins.why_stopped(&mapping.transform);
+        let stopped = stopped.or_else(|| plugins.why_stopped(sink_name?));
+        let sink_plugin = match sink_name {
+            Some(name) => Some(&**plugins.named(name)?.revision()),
+            None => None,
+        };
+        let rollout = mapping.wanted(plugin.revision(), plugin.description(), kind, sink_plugin);
         let (names_ids, columns) = (plugin.description().names_ids, plugin.description().columns.clone());
-        let ungranted =
-            plugin.ungranted().map(|ungranted| format!("plugin {} {ungranted}", plugin.revision()));
-        let held = plugins.held.get(&mapping.transform).cloned();
-        Some(WantedMapping { mapping, rollout, names_ids, ungranted, held, columns })
+        let asks = |plugin: &Plugin| {
+            plugin.ungranted().map(|ungranted| format!("plugin {} {ungranted}", plugin.revision()))
+        };
+        let sink = sink_name.and_then(|name| plugins.named(name));
+        let ungranted = asks(plugin).or_else(|| asks(sink?));
+        let held = plugins.held.get(&mapping.transform).or_else(|| plugins.held.get(sink_name?)).cloned();
+        Some(WantedMapping { mapping, rollout, names_ids, ungranted, held, columns, stopped })
     };
     Ok(mappings.mappings.into_iter().filter_map(complete).collect())
 }
@@ -286,7 +300,7 @@ pub(super) async fn decide(
         store.mappings(state).await?.into_iter().map(|mapping| (mapping.name.clone(), mapping)).collect();
     let runs = store.runs(state).await?;
     let known = identities(stored.values())?;
-    let steps = compare(&wanted_identities(&wanted), &known, false);
+    let steps = compare(&wanted_identities(&wanted), &known, config.plugins.dev);
     let mut wanted: BTreeMap<String, WantedMapping> =
         wanted.into_iter().map(|wanted| (wanted.mapping.name.clone(), wanted)).collect();
     let mut planned = Vec::new();
@@ -402,16 +416,17 @@ fn plan_one(
     table: TableState,
     source: &Source,
 ) -> Result<Planned, TermError> {
-    let WantedMapping { mapping, rollout, ungranted, held, .. } = wanted;
+    let WantedMapping { mapping, rollout, ungranted, held, stopped, .. } = wanted;
     let identity = identity_text(&mapping.name, &rollout.identity)?;
     let fresh = StoredMapping {
         accepted: source.joined,
+        since: Some(source.joined),
         ..StoredMapping::new(mapping.name.as_str(), mapping.entity.clone(), table.oid, identity)
     };
     let mut purge = before.is_some_and(|before| before.purge);
     // Not published, perhaps for a while: what is changed of it then is in no stream.
     let unusable = table.problem.is_some();
-    let mut refusal = table.problem.clone().or_else(|| ungranted.clone());
+    let mut refusal = table.problem.clone().or(stopped).or_else(|| ungranted.clone());
     let mut stored = match (before, decision) {
         (None, Decision::New { backfill }) => {
             let built = if backfill { 0 } else { 1 };
@@ -427,11 +442,12 @@ fn plan_one(
             info!(mapping = mapping.name, generation, "is rebuilt: {}", reasons.join(", "));
             purge |= purged;
             let built = built_by_change(before, backfill);
-            StoredMapping { generation, built, accepted: before.accepted, ..fresh }
+            let accepted = before.accepted;
+            StoredMapping { generation, built, accepted, since: Some(accepted), ..fresh }
         }
         (Some(before), Decision::Adopt { .. }) => {
-            let (generation, built) = (before.generation, before.built);
-            StoredMapping { generation, built, accepted: before.accepted, ..fresh }
+            let StoredMapping { generation, built, accepted, .. } = *before;
+            StoredMapping { generation, built, accepted, since: Some(accepted), ..fresh }
         }
         (Some(before), Decision::Refused { conflicts }) => {
             let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();

@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use crate::{
     config::Config,
     model::Description,
-    plugin::{Plugin, PluginHost, watch::DirectoryWatch},
+    plugin::{Plugin, PluginError, PluginHost, watch::DirectoryWatch},
 };
 
 /// The plugins that could be loaded, by name, and what is wrong with the others.
@@ -24,6 +24,8 @@ pub struct PluginSet {
     pub plugins: BTreeMap<String, Plugin>,
     /// One sentence for each file that does not.
     pub problems: Vec<String>,
+    /// The plugins whose file was removed while this process ran: their mappings stop, and go on once it is back.
+    removed: BTreeMap<String, Plugin>,
     /// Revisions that are not taken up, by the plugin's name: they ask for more than is granted, and what ran before goes
     /// on. A sentence for each.
     pub held: BTreeMap<String, String>,
@@ -33,10 +35,14 @@ pub struct PluginSet {
 
 impl PluginSet {
     /// Loads every plugin of the configured directory. What does not load is one of [`PluginSet::problems`]; what
-    /// its file had `before` stays, so that a file that is being copied, or is no plugin, takes nothing away.
+    /// its file had `before` stays, so that a file that is being copied, or is no plugin, takes nothing away. A directory
+    /// that cannot be listed takes nothing away either. A file that is gone does.
     pub async fn load(host: &PluginHost, config: &Config, before: Option<&Self>) -> Self {
         let mut set = Self::default();
         for (path, plugin) in host.scan(&config.plugins.dir).await {
+            if let (Err(error @ PluginError::Directory { .. }), Some(before)) = (&plugin, before) {
+                return Self { problems: vec![error.to_string()], ..before.clone() };
+            }
             let plugin = match plugin {
                 Ok(plugin) => Some(set.take_or_hold(plugin, before)),
                 Err(error) => {
@@ -50,7 +56,35 @@ impl PluginSet {
                 set.plugins.insert(name, plugin);
             }
         }
+        if let Some(before) = before {
+            let known = before.plugins.iter().chain(&before.removed);
+            let removed = known.filter(|(name, _)| !set.plugins.contains_key(*name));
+            set.removed = removed.map(|(name, plugin)| (name.clone(), plugin.clone())).collect();
+        }
         set
+    }
+
+    /// The same set with another revision of a plugin.
+    pub(super) fn with(&self, plugin: &Plugin) -> Self {
+        let mut set = self.clone();
+        set.plugins.insert(plugin.revision().name.clone(), plugin.clone());
+        set
+    }
+
+    /// A plugin by its name, whether its file is still there or not.
+    pub(super) fn named(&self, name: &str) -> Option<&Plugin> {
+        self.plugins.get(name).or_else(|| self.removed.get(name))
+    }
+
+    /// Why the mappings of a plugin are stopped, if its file was removed.
+    pub(super) fn why_stopped(&self, name: &str) -> Option<String> {
+        let plugin = self.removed.get(name)?;
+        Some(format!(
+            "{} was removed: {} is not there any more. Put it back, and the mapping goes on where it was; to give \
+             the mapping up, take it out of the config and restart",
+            plugin.revision(),
+            plugin.path().display(),
+        ))
     }
 
     /// The plugin, or the revision of it that is at work, where that may go on and this may not run.
@@ -75,10 +109,11 @@ impl PluginSet {
         self.plugins.get(self.files.get(path)?)
     }
 
-    /// What the plugins say of themselves.
+    /// What the plugins say of themselves, those whose file was removed among them.
     #[must_use]
     pub fn descriptions(&self) -> Vec<Description> {
-        self.plugins.values().map(|plugin| (**plugin.description()).clone()).collect()
+        let known = self.plugins.values().chain(self.removed.values());
+        known.map(|plugin| (**plugin.description()).clone()).collect()
     }
 }
 
@@ -105,10 +140,13 @@ pub(super) async fn watch(
         loop {
             watcher.changed().await;
             let set = Arc::new(PluginSet::load(&host, &config, Some(&before)).await);
-            before = Arc::clone(&set);
             for problem in &set.problems {
                 warn!("a plugin was not taken up, what ran before goes on: {problem}");
             }
+            for plugin in set.removed.keys().filter(|name| !before.removed.contains_key(*name)) {
+                warn!(%dir, plugin, "a plugin was removed: its mappings stop until it is back");
+            }
+            before = Arc::clone(&set);
             info!(%dir, plugins = set.plugins.len(), "the plugin directory changed");
             if changed.send(set).await.is_err() {
                 return;

@@ -1,7 +1,7 @@
 //! Terms, one after the other: what a broken connection, a restarted server or a lost lock ends is begun
 //! again, with backoff.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -21,7 +21,7 @@ use super::{
     held::GivenUp,
     http::{Server, Site},
     metrics::Metrics,
-    outlet::Outlet,
+    outlet::{self, Outlet, Outlets},
     reload::{self, PluginSet},
     slot_watch,
     spool::Trust,
@@ -72,7 +72,7 @@ async fn serve(
     if !plugins.problems.is_empty() {
         return Err(RunError::Plugins(plugins.problems));
     }
-    let sinks = build_sinks(&config)?;
+    let sinks = Arc::new(build_sinks(&config)?);
     let (changed, mut reloads) = mpsc::channel(1);
     let health = Arc::clone(health);
     let config = Arc::new(config);
@@ -94,7 +94,7 @@ async fn serve(
     let ended = terms(&context, plugins, &mut reloads, shutdown).await;
     // Awaited, so that no session of theirs outlives this.
     watches.shutdown().await;
-    for (name, sink) in &context.sinks {
+    for (name, sink) in &*context.sinks {
         if let Err(failure) = sink.close().await {
             warn!(sink = name, %failure, "did not close in good order");
         }
@@ -113,6 +113,7 @@ async fn terms(
     loop {
         let began = std::time::Instant::now();
         context.health.note(State::term_begins);
+        outlet::fit(&context.sinks, &context.config, &plugins);
         let failure = match term::run(context, &plugins, reloads, shutdown, &mut streamed).await {
             Ok(Ended::Shutdown) => return Ok(()),
             Ok(Ended::Reconfigure(changed)) => {
@@ -143,8 +144,14 @@ async fn terms(
             backoff = Backoff::new(TERMS);
         }
         stuck = failure.is_stuck();
-        if !pause(&mut backoff, &failure, &context.health, shutdown).await {
-            return Ok(());
+        tokio::select! {
+            goes_on = pause(&mut backoff, &failure, &context.health, shutdown) => {
+                if !goes_on {
+                    return Ok(());
+                }
+            }
+            // What was wrong with them may be mended.
+            Some(changed) = reloads.recv() => plugins = changed,
         }
     }
 }
@@ -174,7 +181,7 @@ async fn pause(
     waited.is_some()
 }
 
-fn build_sinks(config: &Config) -> Result<BTreeMap<String, Arc<Outlet>>, RunError> {
+fn build_sinks(config: &Config) -> Result<Outlets, RunError> {
     let build = |(name, settings): (&String, &sink::SinkSettings)| match sink::build(name, settings) {
         Ok(sink) => Ok((name.clone(), Arc::new(Outlet::new(Arc::from(sink))))),
         Err(failure) => Err(RunError::Sink { name: name.clone(), failure }),

@@ -269,8 +269,8 @@ impl Pump {
     }
 
     fn instances(&self) -> BTreeMap<(String, String), Instances> {
-        let plugins =
-            self.lanes.values().filter_map(|lane| lane.handle.as_ref()).map(|handle| handle.plugin());
+        let handles = self.lanes.values().filter_map(|lane| lane.handle.as_ref());
+        let plugins = handles.flat_map(|handle| [Some(handle.plugin()), handle.sink_plugin()]).flatten();
         plugins
             .map(|plugin| {
                 let revision = plugin.revision();

@@ -11,12 +11,13 @@ use crate::{
     backfill::RunView,
     model::{Failure, FailureClass},
     pipeline::{Decision, Difference, LaneId, Step, compare},
+    plugin::Plugin,
     state::StoredRun,
 };
 
 use super::{
     error::TermError,
-    plan,
+    outlet, plan,
     pump::{Pump, Stopped},
     reload::PluginSet,
     scribe::Note,
@@ -96,10 +97,46 @@ impl Pump {
         }
     }
 
-    /// Plugins changed: lanes whose transform is another version now are swapped at this boundary, and
+    /// Plugins changed: lanes whose transform or sink is another version now are swapped at this boundary, and
     /// rebuilt beside the stream. What cannot be done in a running term ends it.
     pub(super) fn on_reload(&mut self, plugins: Arc<PluginSet>) -> Result<Option<Stopped>, TermError> {
-        let wanted = match plan::wanted(&self.context.config, &plugins) {
+        let Some((mut wanted, mut steps)) = self.judge(&plugins)? else { return Ok(None) };
+        let mut plugins = plugins;
+        for plugin in self.refused_sinks(&wanted, &steps) {
+            // It serves all of its mappings, so that one that must keep it keeps it for all.
+            plugins = Arc::new(plugins.with(&plugin));
+            let Some(judged) = self.judge(&plugins)? else { return Ok(None) };
+            (wanted, steps) = judged;
+        }
+        let stops = |step: &Step| {
+            wanted.iter().any(|wanted| wanted.mapping.name == step.mapping && wanted.stopped.is_some())
+        };
+        let in_place =
+            |step: &Step| if stops(step) { self.is_stopped(&step.mapping) } else { self.swappable(step) };
+        if !steps.iter().all(in_place) {
+            return Ok(Some(Stopped::Reconfigure(plugins)));
+        }
+        // First, so that what is built from now on is delivered by the sink that it is built for.
+        let sinks = outlet::fit(&self.context.sinks, &self.context.config, &plugins);
+        for step in steps.iter().filter(|step| !stops(step)) {
+            let wanted = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
+            let lane = self.lanes.values().find(|lane| lane.name() == step.mapping).map(|lane| lane.id);
+            if let (Some(wanted), Some(id)) = (wanted, lane) {
+                self.swap(id, wanted, &step.decision, &plugins)?;
+            }
+        }
+        for lane in self.lanes.values().filter(|lane| sinks.contains(&lane.planned.mapping.sink)) {
+            if let Some(handle) = &lane.handle {
+                handle.try_now();
+            }
+        }
+        self.note_held(&wanted);
+        Ok(None)
+    }
+
+    /// What a set of plugins asks for; none where it does not fit the config.
+    fn judge(&self, plugins: &PluginSet) -> Result<Option<(Vec<plan::WantedMapping>, Vec<Step>)>, TermError> {
+        let wanted = match plan::wanted(&self.context.config, plugins) {
             Ok(wanted) => wanted,
             Err(error) => {
                 warn!("the changed plugins do not fit the config, what ran before goes on: {error}");
@@ -108,19 +145,34 @@ impl Pump {
         };
         let stored = plan::identities(self.lanes.values().map(|lane| &lane.planned.stored))?;
         let steps = compare(&plan::wanted_identities(&wanted), &stored, self.context.dev);
-        let in_place = |step: &Step| self.swappable(step);
-        if !steps.iter().all(in_place) {
-            return Ok(Some(Stopped::Reconfigure(plugins)));
-        }
+        Ok(Some((wanted, steps)))
+    }
+
+    /// The plugins at work in sinks of which a running mapping refuses another revision, for whatever reason.
+    fn refused_sinks(&self, wanted: &[plan::WantedMapping], steps: &[Step]) -> Vec<Plugin> {
+        let mut kept = BTreeMap::new();
         for step in steps {
-            let wanted = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
-            let lane = self.lanes.values().find(|lane| lane.name() == step.mapping).map(|lane| lane.id);
-            if let (Some(wanted), Some(id)) = (wanted, lane) {
-                self.swap(id, wanted, &step.decision, &plugins)?;
+            let Decision::Refused { conflicts } = &step.decision else { continue };
+            let lane = self.lanes.values().find(|lane| lane.name() == step.mapping && lane.handle.is_some());
+            let Some(lane) = lane else { continue };
+            let sink = &lane.planned.mapping.sink;
+            let new = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
+            let new = new.and_then(|wanted| wanted.rollout.identity.sink_plugin.as_ref());
+            let at_work = self.context.sinks.get(sink).and_then(|outlet| outlet.plugin());
+            let Some((at_work, new)) = at_work.zip(new) else { continue };
+            if at_work.revision().sha256 != new.sha256 {
+                let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
+                let mapping = &step.mapping;
+                error!(sink, mapping, "the sink's changed plugin is not taken up: {}", conflicts.join("; "));
+                kept.insert(at_work.revision().name.clone(), at_work);
             }
         }
-        self.note_held(&wanted);
-        Ok(None)
+        kept.into_values().collect()
+    }
+
+    /// Whether a mapping is known and does not run.
+    fn is_stopped(&self, mapping: &str) -> bool {
+        self.lanes.values().any(|lane| lane.name() == mapping && lane.handle.is_none())
     }
 
     /// Says of mappings that a newer revision of their transform waits for a grant, or does no more.
@@ -187,15 +239,17 @@ impl Pump {
             stored.generation += 1;
         }
         stored.accepted = self.ledger.position(id);
+        stored.since = Some(self.ledger.processed());
         stored.purge |= purge;
         let (stored, is_read) = (stored.clone(), rebuild.is_some() && lane.planned.needs_backfill());
         info!(
             mapping = stored.name,
             plugin = %plugin.revision(),
+            version = wanted.rollout.identity.version_text(),
             generation = stored.generation,
             rebuild = is_read,
             lsn = %self.ledger.processed(),
-            "swapped its transform",
+            "swapped its transform or sink",
         );
         let active = plan::active(
             &self.context.config,

@@ -33,7 +33,7 @@ use super::{
     lane::{LaneEvent, LaneHandle, LaneSettings},
     lookout::Lookout,
     metrics::Metrics,
-    outlet::Outlet,
+    outlet::Outlets,
     plan::{self, Planned, Verdict},
     pump::{Probe, Pump, PumpSettings, Saving, Stopped},
     readers::{Readers, Reading},
@@ -63,7 +63,7 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(500);
 pub(super) struct Context {
     pub(super) config: Arc<Config>,
     pub(super) settings: ConnectSettings,
-    pub(super) sinks: BTreeMap<String, Arc<Outlet>>,
+    pub(super) sinks: Arc<Outlets>,
     pub(super) health: Arc<Health>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) background: Background,
@@ -394,7 +394,12 @@ fn assemble(
     let requests = Requests::start(context.settings.clone(), config.source.slot.clone(), mappings.collect());
     Pump {
         settings: pump_settings(config),
-        context: plan::ReloadContext { config: Arc::clone(config), dev: false, server },
+        context: plan::ReloadContext {
+            config: Arc::clone(config),
+            sinks: Arc::clone(&context.sinks),
+            dev: config.plugins.dev,
+            server,
+        },
         ledger,
         machine: Machine::new(machine_settings(config), source.installation.term.cast_unsigned(), baseline),
         branch: Branch::new(readers, reads, Arc::clone(&context.metrics)),

@@ -5,7 +5,7 @@
 //! wrong ([`FailureClass`]) and leaves waiting, retrying and quarantine to its caller. It must never skip a
 //! document without naming it in [`Rejected`], and never show a secret.
 //!
-//! Layer 2: imports `model` only. Sinks start no tasks that outlive a call; what blocks runs on the
+//! Layer 2: imports `model` only, but for the sink that is a plugin. Sinks start no tasks that outlive a call; what blocks runs on the
 //! runtime's blocking threads.
 //!
 //! - I want to add a kind → a file here, a variant in [`SinkSettings`], a line in [`build`], a section in
@@ -14,6 +14,7 @@
 mod http;
 mod jsonl;
 mod null;
+mod plugin;
 mod render;
 mod settings;
 mod sqlite;
@@ -21,6 +22,7 @@ mod sqlite;
 pub use http::HttpSink;
 pub use jsonl::JsonlSink;
 pub use null::NullSink;
+pub use plugin::{PluginSink, PluginSinkSettings};
 pub use settings::{HttpSettings, JsonlSettings, SinkSettings, SqliteSettings};
 pub use sqlite::SqliteSink;
 
@@ -123,7 +125,8 @@ impl Rejected {
     }
 }
 
-/// Makes the sink that the config calls `name`. Does no I/O.
+/// Makes the sink that the config calls `name`. Does no I/O. One of kind `plugin` has no plugin yet: make it with
+/// [`PluginSink::new`] where there is one.
 ///
 /// # Errors
 /// Class fatal: the settings cannot work, such as a URL that is none.
@@ -132,6 +135,7 @@ pub fn build(name: &str, settings: &SinkSettings) -> Result<Box<dyn Sink>, Failu
         SinkSettings::Sqlite(settings) => Box::new(SqliteSink::new(name, settings)?),
         SinkSettings::Jsonl(settings) => Box::new(JsonlSink::new(name, settings)),
         SinkSettings::Http(settings) => Box::new(HttpSink::new(name, settings)?),
+        SinkSettings::Plugin(settings) => Box::new(PluginSink::without_plugin(name, settings)),
         SinkSettings::Null => Box::new(NullSink::new()),
     })
 }
@@ -159,6 +163,8 @@ fn usable(documents: &Documents, index: usize) -> Result<DocumentView<'_>, Rejec
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::model::Secret;
 
@@ -168,6 +174,7 @@ mod tests {
             SinkSettings::Sqlite(SqliteSettings::new("a.db")),
             SinkSettings::Jsonl(JsonlSettings::new("-")),
             SinkSettings::Http(HttpSettings::new(Secret::new("https://example.com/hook"))),
+            SinkSettings::Plugin(PluginSinkSettings::new("search", &BTreeMap::new())),
             SinkSettings::Null,
         ];
         for settings in kinds {

@@ -2,6 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use super::PluginSinkSettings;
 use crate::model::Secret;
 
 /// The settings of one `[sink.NAME]`.
@@ -13,6 +14,8 @@ pub enum SinkSettings {
     Jsonl(JsonlSettings),
     /// An HTTP receiver.
     Http(HttpSettings),
+    /// A component of the directory of plugins.
+    Plugin(PluginSinkSettings),
     /// Counts and forgets.
     Null,
 }
@@ -25,6 +28,7 @@ impl SinkSettings {
             Self::Sqlite(_) => "sqlite",
             Self::Jsonl(_) => "jsonl",
             Self::Http(_) => "http",
+            Self::Plugin(_) => "plugin",
             Self::Null => "null",
         }
     }

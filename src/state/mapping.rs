@@ -26,6 +26,9 @@ pub struct StoredMapping {
     pub built: i64,
     /// Everything that was committed before is accepted by its sink.
     pub accepted: Lsn,
+    /// What was committed after this is transformed by the revision of [`identity`](Self::identity); none where an
+    /// older release wrote it.
+    pub since: Option<Lsn>,
     /// How it is.
     pub status: MappingStatus,
     /// Why it does not run, or what it last failed with.
@@ -54,6 +57,7 @@ impl StoredMapping {
             generation: 1,
             built: 0,
             accepted: Lsn::ZERO,
+            since: None,
             status: MappingStatus::Running,
             last_error: None,
             attempts: 0,
@@ -127,7 +131,7 @@ impl Store {
     /// All mappings, by name.
     pub async fn mappings(&self, client: &Client) -> Result<Vec<StoredMapping>, StateError> {
         let query = "select name, entity, table_oid, identity::text, generation, built, accepted::text, status, last_error, \
-                     attempts, purge, held from anabranch.mapping where installation = $1 order by name";
+                     attempts, purge, since::text, held from anabranch.mapping where installation = $1 order by name";
         let rows = client
             .query(query, &[&self.installation])
             .await
@@ -149,13 +153,14 @@ impl Store {
                      and r.installation = $1 and $2 = any (r.mappings) and cardinality(r.mappings) > 1 \
                      and r.scope is null and r.status not in ('complete', 'cancelled')) \
                      insert into anabranch.mapping (installation, name, entity, table_oid, identity, generation, \
-                     built, accepted, status, last_error, attempts, purge, held) \
-                     values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12, $13) \
+                     built, accepted, status, last_error, attempts, purge, since, held) \
+                     values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12, $13::text::pg_lsn, $14) \
                      on conflict (installation, name) do update set entity = excluded.entity, \
                      table_oid = excluded.table_oid, identity = excluded.identity, \
                      generation = excluded.generation, built = excluded.built, \
                      accepted = excluded.accepted, status = excluded.status, last_error = excluded.last_error, \
-                     attempts = excluded.attempts, purge = excluded.purge, held = excluded.held, updated_at = now()";
+                     attempts = excluded.attempts, purge = excluded.purge, since = excluded.since, held = excluded.held, \
+                     updated_at = now()";
         client
             .execute(
                 query,
@@ -172,6 +177,7 @@ impl Store {
                     &wanted.last_error,
                     &wanted.attempts,
                     &wanted.purge,
+                    &wanted.since.map(|since| since.to_string()),
                     &wanted.held,
                 ],
             )
@@ -242,6 +248,7 @@ fn mapping(row: &Row) -> Result<StoredMapping, StateError> {
         last_error: row.get(8),
         attempts: row.get(9),
         purge: row.get(10),
-        held: row.get(11),
+        since: row.get::<_, Option<String>>(11).map(|_| lsn("mapping.since", row, 11)).transpose()?,
+        held: row.get(12),
     })
 }

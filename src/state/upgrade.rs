@@ -118,6 +118,9 @@ const STEPS: &[&str] = &[
         known jsonb not null
     );
 ",
+    r"
+    alter table anabranch.mapping add column since pg_lsn;
+",
     r#"
     create table anabranch.guest_state (
         installation text not null,

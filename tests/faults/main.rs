@@ -25,6 +25,7 @@ mod restored;
 mod rows;
 mod server;
 mod slot_held;
+mod swap;
 mod timeouts;
 mod versions;
 mod wal;

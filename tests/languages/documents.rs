@@ -1,4 +1,4 @@
-//! One sample in three languages: the same documents of the same rows, over the real border.
+//! One sample in every language: the same documents of the same rows, over the real border.
 
 use std::path::Path;
 
@@ -19,6 +19,8 @@ pub fn samples() -> Vec<(&'static str, &'static str)> {
         (Language::Rust, "product-search", "plugins/product-search"),
         (Language::JavaScript, "product-search-js", "plugins/product-search-js"),
         (Language::Python, "product-search-python", "plugins/product-search-python"),
+        (Language::C, "product-search-c", "plugins/product-search-c"),
+        (Language::Go, "product-search-go", "plugins/product-search-go"),
     ];
     let possible = all
         .into_iter()

@@ -1,4 +1,4 @@
-//! A plugin in JavaScript in the whole host: dropped into its directory, fed by the stream, rebuilt by its version.
+//! Plugins in other languages in the whole host: dropped into its directory, fed by the stream, rebuilt by their version.
 
 use serde_json::Value;
 use testkit::{
@@ -6,7 +6,10 @@ use testkit::{
     shop::{self, PRODUCT_DOCUMENTS},
 };
 
-use crate::scene::{SOON, Scene};
+use crate::{
+    documents::samples,
+    scene::{SOON, Scene},
+};
 
 const MAPPING: &str = "public.products:product-search-js:out";
 
@@ -44,4 +47,40 @@ async fn a_javascript_plugin_is_dropped_in_fed_and_rebuilt_by_its_version() {
     .await
     .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
     scene.settled(PRODUCT_DOCUMENTS, "products").await;
+}
+
+/// Backfilled, streamed and deleted rows, one destination for each language, every one of them what the source is.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_language_keeps_its_destination_equal_to_the_source() {
+    let mut scene = Scene::new(300, 1).await;
+    let mut config = "[sink.out]\nkind = \"sqlite\"\npath = \"out.db\"\n".to_owned();
+    let samples = samples();
+    for (name, place) in &samples {
+        scene.plugin(name, &Guest::new(place));
+        config.push_str(&format!(
+            "[plugins.{name}]\nmemory_limit = \"128MiB\"\ncall_deadline = \"10s\"\n\
+             [[map]]\ntable = \"public.products\"\ntransform = \"{name}\"\nsink = \"out\"\n\
+             destination = \"{}\"\n",
+            name.replace('-', "_")
+        ));
+    }
+    scene.config(&config);
+    scene.host.start().unwrap();
+    let settled = async |scene: &Scene| {
+        for (name, _) in &samples {
+            scene.settled(PRODUCT_DOCUMENTS, &name.replace('-', "_")).await;
+        }
+    };
+    settled(&scene).await;
+    scene.client.batch_execute(&shop::insert_products(301, 400, 7)).await.unwrap();
+    scene
+        .client
+        .batch_execute(
+            "update public.products set active = not active where id % 5 = 0; \
+             update public.products set name = name || ' \"ß\" 😀', price = price * 1.10 where id % 3 = 0; \
+             delete from public.products where id % 7 = 0",
+        )
+        .await
+        .unwrap();
+    settled(&scene).await;
 }

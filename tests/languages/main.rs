@@ -1,6 +1,6 @@
 //! Guests in every language, built from source and run as components.
 //!
-//! Where Node or Python is missing, tests of that language are left out, loudly; never in continuous integration.
+//! Where the tools of a language are missing, its tests are left out, loudly; never in continuous integration.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(unreachable_pub)]
 

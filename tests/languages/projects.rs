@@ -65,6 +65,19 @@ fn test(language: Language, project: &Path) {
             npm.arg("test");
             npm
         }
+        Language::Go => {
+            let tools = language_tools(language).unwrap().unwrap();
+            let place = tools.environment.iter().find(|(name, _)| name == "VIRTUAL_ENV").unwrap();
+            let mut go = Command::new(Path::new(&place.1).join("bin/go"));
+            go.args(["test", "./..."]);
+            tools.apply(&mut go);
+            go
+        }
+        Language::C => {
+            let mut make = Command::new("make");
+            make.arg("test");
+            make
+        }
         Language::Python => {
             let mut python = Command::new("python3");
             python.args(["-m", "unittest", "discover", "tests"]);
@@ -80,9 +93,14 @@ async fn a_new_project_is_tested_and_built_in_every_language() {
     database.connect().await.unwrap().batch_execute(TABLE).await.unwrap();
     let folder = folder();
     let host = host();
-    for (language, word) in
-        [(Language::Rust, "rust"), (Language::JavaScript, "javascript"), (Language::Python, "python")]
-    {
+    let languages = [
+        (Language::Rust, "rust"),
+        (Language::JavaScript, "javascript"),
+        (Language::Python, "python"),
+        (Language::C, "c"),
+        (Language::Go, "go"),
+    ];
+    for (language, word) in languages {
         if language != Language::Rust && language_tools(language).unwrap().is_none() {
             continue;
         }
@@ -134,13 +152,15 @@ fn tools_that_are_missing_are_named() {
         ("javascript", Some(""), "install Node 20 or newer"),
         ("javascript", None, "run `npm install` there"),
         ("python", Some(""), ".venv/bin/pip install -r requirements.txt"),
+        ("c", Some(""), ".venv/bin/pip install ziglang"),
+        ("go", Some(""), "install Go 1.24 or newer"),
         ("rust", Some(""), "install Rust from https://rustup.rs"),
     ] {
         let name = format!("{word}-{}", path.map_or("node", |_| "nothing"));
         create(folder.path(), &[word, &name]);
         let mut command = Command::new(BINARY);
-        command.args(["plugin", "build", &name]).current_dir(folder.path()).env_remove("VIRTUAL_ENV");
-        for variable in ["CARGO", "RUSTC"] {
+        command.args(["plugin", "build", &name]).current_dir(folder.path());
+        for variable in ["CARGO", "RUSTC", "VIRTUAL_ENV", "WASI_SDK_PATH"] {
             command.env_remove(variable);
         }
         if let Some(path) = path {

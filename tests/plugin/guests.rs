@@ -1,11 +1,12 @@
 //! Guests, each built once a run: by the library's own `build`, as `plugin build` does.
 
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
-    sync::Mutex,
+    sync::{Mutex, Once},
     time::Duration,
 };
 
@@ -17,6 +18,9 @@ use anabranch::{
     },
 };
 use testkit::{command::FileLock, guests::ensure_toolchain, paths};
+use tracing_subscriber::{
+    Layer as _, filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 /// Builds a guest of `plugins/`, with settings of its build's environment.
 pub fn guest(project: &str, environment: &[(&str, &str)]) -> PathBuf {
@@ -98,4 +102,38 @@ pub fn directory(files: &[(&str, &Path)]) -> tempfile::TempDir {
         fs::copy(path, directory.path().join(name)).unwrap();
     }
     directory
+}
+
+thread_local! {
+    static TOLD: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps what is logged on the present thread, from now on. One subscriber for all tests of the process: with several,
+/// whether a line is of interest depends on who logs first.
+pub fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| Told);
+        let ours = Targets::new().with_target("anabranch", tracing::Level::TRACE);
+        tracing_subscriber::registry().with(lines.with_filter(ours)).init();
+    });
+    TOLD.take();
+}
+
+/// What was logged on the present thread since [`listen`].
+pub fn told() -> String {
+    String::from_utf8(TOLD.take()).unwrap()
+}
+
+struct Told;
+
+impl std::io::Write for Told {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        TOLD.with_borrow_mut(|told| told.extend_from_slice(bytes));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

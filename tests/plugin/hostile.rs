@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -14,7 +14,7 @@ use anabranch::{
 };
 
 use crate::{
-    guests::{at_work, host, hostile, load, short},
+    guests::{at_work, host, hostile, listen, load, short, told},
     rows::{all, notes},
 };
 
@@ -210,35 +210,16 @@ async fn a_culprit_is_found_alone() {
     assert!(broken.call_isolating(&batch, &selection).await.is_err());
 }
 
-/// Collects what is logged.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test]
 async fn c086_log_lines_are_limited_and_escaped() {
-    let lines = Lines::default();
-    let writer = lines.clone();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-    let guard = tracing::subscriber::set_default(subscriber);
+    listen();
     let host = host(HostSettings { call_deadline: Duration::from_secs(20), ..short() });
     let plugin = load(&host, &hostile());
     let batch = notes(&[("1", "a")]);
     at_work(&plugin, &[("behave", "forge")]).call(&batch, &[0]).await.unwrap();
     at_work(&plugin, &[("behave", "flood")]).call(&batch, &[0]).await.unwrap();
     drop(plugin);
-    drop(guard);
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let text = told();
     assert!(text.len() < 200_000, "{} bytes", text.len());
     let forged = text.lines().find(|line| line.contains("forged")).unwrap();
     assert!(

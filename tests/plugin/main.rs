@@ -4,10 +4,13 @@
 
 mod calls;
 mod echo;
+mod frozen;
 mod guests;
 mod hostile;
 mod http;
+mod limits;
 mod loading;
 #[path = "../support/receiver.rs"]
 mod receiver;
 mod rows;
+mod shape;

@@ -1,5 +1,5 @@
 //! Development commands of Anabranch: `cargo xtask demo`, `cargo xtask test`, `cargo xtask bench`,
-//! `cargo xtask fuzz`, `cargo xtask lint`.
+//! `cargo xtask fuzz`, `cargo xtask freeze`, `cargo xtask lint`.
 //!
 //! Each does its own set-up and says in one line what it does and what came of it. Exit code 0: all went well;
 //! 1: something did not; 2: wrong arguments; 130: interrupted.
@@ -9,6 +9,7 @@
 
 mod bench;
 mod demo;
+mod freeze;
 mod fuzz;
 mod languages;
 mod lint;
@@ -38,6 +39,8 @@ enum Command {
     Bench(bench::Arguments),
     /// libFuzzer on frames, pgoutput messages, values and config files
     Fuzz(fuzz::Arguments),
+    /// The plugin interface and guests built against it, kept in tests/abi for every later version to run
+    Freeze(freeze::Arguments),
     /// Formatting, clippy and documentation, all warnings denied
     Lint,
 }
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
         Command::Test(arguments) => test::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Fuzz(arguments) => fuzz::run(&arguments),
+        Command::Freeze(arguments) => freeze::run_command(&arguments),
         Command::Lint => lint::run(),
     };
     match outcome {

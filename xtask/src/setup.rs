@@ -74,5 +74,8 @@ fn is_guest(directory: &Path) -> Result<bool> {
         Language::Python => {
             holds("pyproject.toml", "[tool.anabranch]") && language_tools(language)?.is_some()
         }
+        Language::C => language_tools(language)?.is_some(),
+        // An SDK has no program.
+        Language::Go => directory.join("main.go").is_file() && language_tools(language)?.is_some(),
     })
 }

@@ -32,6 +32,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     for (name, language) in [
         ("Node for guests in JavaScript", Language::JavaScript),
         ("Python for guests in Python", Language::Python),
+        ("zig for guests in C", Language::C),
+        ("Go for guests in Go", Language::Go),
     ] {
         steps.step(name, || setup::language(language));
     }
@@ -72,9 +74,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         test(cargo(&["test", "--workspace", "--no-fail-fast", "--manifest-path", GUESTS]).args(filter))
     });
     if whole {
-        for (name, language) in
-            [("JavaScript's own tests", Language::JavaScript), ("Python's own tests", Language::Python)]
-        {
+        for (name, language) in [
+            ("JavaScript's own tests", Language::JavaScript),
+            ("Python's own tests", Language::Python),
+            ("C's own tests", Language::C),
+            ("Go's own tests", Language::Go),
+        ] {
             steps.step(name, || languages::test(language));
         }
         lint::clippy(&mut steps);

@@ -1,7 +1,8 @@
 /** A whole batch: from the host's text to the reply's (`wit/v1/payload-json.md`). */
 import { Failure, failureOf } from "./failure.js";
-import { lostDigits, rawPart, readExactly, stringify } from "./json.js";
+import { lostDigits, readExactly, stringify } from "./json.js";
 import { Document, skip } from "./plugin.js";
+import { malformed, readerOf } from "./rows.js";
 
 /**
  * Runs a plugin over a request and gives the reply. Throws a Failure where the whole batch cannot be answered.
@@ -13,12 +14,8 @@ export function run(plugin, text) {
 /** The outcomes before they are written: one for each change, in order. */
 export function outcomes(plugin, text) {
   const { relation, origin, changes } = read(plugin, text);
-  const raw = relation.columns.map((name) => plugin.raw.includes(name));
-  return changes.map((elements) => answer(plugin, relation.columns, raw, origin, elements));
-}
-
-function malformed(problem) {
-  return Failure.fatal("batch", `the batch is malformed: ${problem}`);
+  const rows = readerOf(relation.columns, plugin.raw);
+  return changes.map((elements) => answer(plugin, rows, origin, elements));
 }
 
 function read(plugin, text) {
@@ -56,43 +53,21 @@ function columnsThatLostDigits({ relation: { columns, types }, changes }, raw) {
   }
   const found = new Set();
   if (suspects.length === 0) return found;
-  for (const change of changes) {
-    for (const position of suspects) {
+  for (let row = 0; row < changes.length; row++) {
+    const change = changes[row];
+    for (let at = 0; at < suspects.length; at++) {
+      const position = suspects[at];
       if (lostDigits(change[2]?.[position]) || lostDigits(change[3]?.[position])) found.add(position);
     }
   }
   return found;
 }
 
-// What runs for each row is written plainly: an engine without a compiler takes its time for patterns and closures.
-
-function rowOf(columns, raw, values, absent) {
-  if (values.length !== columns.length) throw malformed(`${values.length} values for ${columns.length} columns`);
-  const row = {};
-  for (let at = 0; at < columns.length; at++) {
-    if (absent !== undefined && absent.includes(at)) continue;
-    const name = columns[at];
-    let value = values[at];
-    if (raw[at] && value !== null) {
-      if (typeof value !== "string") throw malformed(`the raw column ${name} is no string; the host is too old`);
-      value = rawPart(value);
-    }
-    if (name === "__proto__") {
-      Object.defineProperty(row, name, { value, enumerable: true, configurable: true, writable: true });
-    } else {
-      row[name] = value;
-    }
-  }
-  return row;
-}
-
 /** The outcome of one change. */
-function answer(plugin, columns, raw, origin, elements) {
-  const values = elements[2];
-  const old = elements[3];
+function answer(plugin, rows, origin, elements) {
   const absent = elements[7];
-  const before = old ? rowOf(columns, raw, old, absent ? absent[1] : undefined) : null;
-  const row = values ? rowOf(columns, raw, values, absent ? absent[0] : undefined) : before;
+  const old = elements[3] ? rows.row(elements[3], absent ? absent[1] : null) : null;
+  const row = elements[2] ? rows.row(elements[2], absent ? absent[0] : null) : old;
   try {
     if (row === null) throw Failure.poison("no-row", "the change has neither a new nor an old row");
     return outcome(plugin.transform({
@@ -100,7 +75,7 @@ function answer(plugin, columns, raw, origin, elements) {
       origin,
       id: elements[1],
       row,
-      old: before,
+      old,
       lsn: elements[4],
       commitTimeUs: elements[5],
       sequence: elements[6],
@@ -138,17 +113,14 @@ function emitted({ id, destination, body }) {
 }
 
 /** An outcome in the reply. */
-function written(outcome) {
-  const kind = outcome.kind;
+function written({ kind, documents, failure }) {
   if (kind === "emit") {
-    const documents = outcome.documents;
     let out = '{"emit":[';
     for (let at = 0; at < documents.length; at++) out += (at === 0 ? "" : ",") + framed(documents[at]);
     return out + "]}";
   }
   if (kind !== "failed") return '"' + kind + '"';
-  const { code, message } = outcome.failure;
-  return JSON.stringify({ failed: { class: outcome.failure.class, code, message } });
+  return JSON.stringify({ failed: { class: failure.class, code: failure.code, message: failure.message } });
 }
 
 function framed(document) {

@@ -9,11 +9,14 @@ const DEPTH = 128;
  * Stands for a raw text until the document around it is written. A document may say the same by chance; then the
  * numbers do not match, and it is written in the slow way.
  */
-const MARK = "\uFDD0raw\uFDD0";
+const MARK = "\u0091raw\u0092";
 const QUOTED_MARK = JSON.stringify(MARK);
 
-/** The raw texts of the document that is being written; null while none is. */
+/** The raw texts of what is being written; null while nothing is. */
 let pending = null;
+
+/** Says that a text is known to be JSON. */
+const KNOWN = Symbol("known to be JSON");
 
 /**
  * JSON text that stands as it is in a document: digits of numbers, order and repetition of keys and white space are
@@ -21,10 +24,12 @@ let pending = null;
  */
 export class RawJson {
   /** @param {string} text one JSON value */
-  constructor(text) {
-    JSON.parse(text); // a text that is none would spoil the answers of its whole batch
-    this.text = text.trim();
-    Object.freeze(this);
+  constructor(text, known) {
+    if (known !== KNOWN) {
+      JSON.parse(text); // a text that is none would spoil the answers of its whole batch
+      text = text.trim();
+    }
+    this.text = text;
   }
 
   /** The value, with JavaScript's numbers. */
@@ -41,9 +46,7 @@ export class RawJson {
 
 /** A part of the host's text, which is known to be JSON. */
 export function rawPart(text) {
-  const raw = Object.create(RawJson.prototype);
-  raw.text = text;
-  return Object.freeze(raw);
+  return new RawJson(text, KNOWN);
 }
 
 /**
@@ -52,8 +55,15 @@ export function rawPart(text) {
  */
 export function jsonNumber(text) {
   if (text === null || text === undefined) return null;
-  return /^-?(0|[1-9]\d*)(\.\d+)?$/.test(text) ? rawPart(text) : null;
+  try {
+    return typeof JSON.parse(text) === "number" ? new RawJson(text, KNOWN) : null;
+  } catch {
+    return null;
+  }
 }
+
+// What runs for each row is written plainly: an engine without a compiler takes its time for patterns, closures and
+// calls.
 
 /** A document as JSON text. */
 export function stringify(value) {
@@ -61,7 +71,7 @@ export function stringify(value) {
   const raws = (pending = []);
   let text;
   try {
-    text = JSON.stringify(value);
+    text = JSON.stringify(isPlain(value) ? marked(value, raws) : value);
   } catch (error) {
     // A bigint or a cycle is a TypeError; the slow way takes the one and refuses the other.
     if (!(error instanceof TypeError)) throw error;
@@ -76,6 +86,26 @@ export function stringify(value) {
   let out = parts[0];
   for (let at = 0; at < raws.length; at++) out += raws[at] + parts[at + 1];
   return out;
+}
+
+function isPlain(value) {
+  return value !== null && value !== undefined && value.constructor === Object && value.toJSON === undefined;
+}
+
+/** An object with marks in place of raw texts: a call of `toJSON` would cost as much as all the rest. */
+function marked(value, raws) {
+  const names = Object.keys(value);
+  const copy = {};
+  for (let at = 0; at < names.length; at++) {
+    const name = names[at];
+    let field = value[name];
+    if (field instanceof RawJson) {
+      raws.push(field.text);
+      field = MARK;
+    }
+    copy[name] = field;
+  }
+  return copy;
 }
 
 function unwritable(problem) {
@@ -228,7 +258,14 @@ export function readExactly(text, positions) {
 /** Whether integers of a value (a column, or an array of such) lost digits when they were parsed. */
 export function lostDigits(value) {
   if (typeof value === "number") return Number.isInteger(value) && !Number.isSafeInteger(value);
-  return Array.isArray(value) && value.some(lostDigits);
+  if (!Array.isArray(value)) return false;
+  for (let at = 0; at < value.length; at++) {
+    const item = value[at];
+    // The items of an array are of one type: a text says that no other is a number.
+    if (typeof item === "string" || typeof item === "boolean") return false;
+    if (lostDigits(item)) return true;
+  }
+  return false;
 }
 
 /** A column's text, with integers beyond 2^53 as bigint. */

@@ -60,3 +60,45 @@ wit_bindgen::generate!({
 mod generated;
 #[cfg(not(feature = "generate"))]
 pub use generated::{anabranch, export_plugin, exports};
+
+// What sinks export.
+#[cfg(all(feature = "generate", feature = "sink"))]
+pub mod sink {
+    wit_bindgen::generate!({
+        path: "../../wit/v1",
+        world: "sink-plugin",
+        pub_export_macro: true,
+        export_macro_name: "export_sink_plugin",
+        with: {
+            "anabranch:plugin/types@1.0.0": crate::bindings::anabranch::plugin::types,
+            "anabranch:plugin/log@1.0.0": crate::bindings::anabranch::plugin::log,
+            "anabranch:plugin/config@1.0.0": crate::bindings::anabranch::plugin::config,
+        },
+    });
+}
+#[cfg(all(not(feature = "generate"), feature = "sink"))]
+#[rustfmt::skip]
+#[path = "generated_sink.rs"]
+pub mod sink;
+
+// What a sink may export on top.
+#[cfg(all(feature = "generate", feature = "sink"))]
+pub mod purge {
+    wit_bindgen::generate!({
+        inline: "
+            package anabranch:sdk;
+            world purging {
+                export anabranch:plugin/purge@1.0.0;
+            }
+        ",
+        path: "../../wit/v1",
+        world: "anabranch:sdk/purging",
+        pub_export_macro: true,
+        export_macro_name: "export_purge",
+        with: { "anabranch:plugin/types@1.0.0": crate::bindings::anabranch::plugin::types },
+    });
+}
+#[cfg(all(not(feature = "generate"), feature = "sink"))]
+#[rustfmt::skip]
+#[path = "generated_purge.rs"]
+pub mod purge;

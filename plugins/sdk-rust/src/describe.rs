@@ -44,6 +44,26 @@ pub fn describe<T: Transform>(name: &str, version: &str) -> String {
     to_json(&description).unwrap_or_default()
 }
 
+/// What a sink says of itself.
+#[cfg(feature = "sink")]
+#[must_use]
+pub fn describe_sink(name: &str, version: &str) -> String {
+    let description = Description {
+        name,
+        version,
+        kind: "sink",
+        encoding: "msgpack",
+        tables: &[],
+        columns: None,
+        destination: None,
+        wants_deletes: false,
+        names_ids: false,
+        depends_on: &[],
+        sdk: concat!("anabranch-sdk ", env!("CARGO_PKG_VERSION")),
+    };
+    to_json(&description).unwrap_or_default()
+}
+
 /// The fields of a row's type, as serde names them; none for a map.
 pub(crate) fn columns<'de, R: Deserialize<'de>>() -> Option<&'static [&'static str]> {
     match R::deserialize(Collector) {

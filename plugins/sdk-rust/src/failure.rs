@@ -1,6 +1,6 @@
 //! Failures by class.
 
-use std::fmt;
+use std::{fmt, time::Duration};
 
 /// What can be done about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,22 +32,31 @@ pub struct Failure {
     pub code: String,
     /// For people: what is wrong and what to do. Never a secret.
     pub message: String,
+    /// How long the other side asked us to wait. Only the results of a sink carry it to the host.
+    pub retry_after: Option<Duration>,
 }
 
 impl Failure {
     /// It may work later.
     pub fn retry(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { class: FailureClass::Retry, code: code.into(), message: message.into() }
+        Self { class: FailureClass::Retry, code: code.into(), message: message.into(), retry_after: None }
     }
 
     /// This change can never work.
     pub fn poison(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { class: FailureClass::Poison, code: code.into(), message: message.into() }
+        Self { class: FailureClass::Poison, code: code.into(), message: message.into(), retry_after: None }
     }
 
     /// Nothing can work.
     pub fn fatal(code: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { class: FailureClass::Fatal, code: code.into(), message: message.into() }
+        Self { class: FailureClass::Fatal, code: code.into(), message: message.into(), retry_after: None }
+    }
+
+    /// The same, after which a retry is welcome when this has passed.
+    #[must_use]
+    pub fn after(mut self, pause: Duration) -> Self {
+        self.retry_after = Some(pause);
+        self
     }
 }
 
@@ -67,7 +76,7 @@ impl From<crate::bindings::anabranch::plugin::types::Failure> for Failure {
             Class::Poison => FailureClass::Poison,
             Class::Fatal => FailureClass::Fatal,
         };
-        Self { class, code: failure.code, message: failure.message }
+        Self { class, code: failure.code, message: failure.message, retry_after: None }
     }
 }
 

@@ -3,7 +3,7 @@
 //   WIT_BINDGEN_DEBUG=1 cargo check -p anabranch-sdk --features generate
 // and put the file that this writes (target/…/wit-bindgen-rust-macro-…/out/transform-plugin0.rs) below the
 // following line, which a test compares with wit/v1 (SHA-256 of its *.wit files in the order of their names):
-// wit 041de5b27f614d4a4a7716b347b15ee0248480f0c0b30b4c31ebb3ab0f733ca4
+// wit fe656d646fe92445b40cf6114831e68ad207c51f6babc6985089be703fdca44f
 #[allow(dead_code, clippy::all)]
 pub mod anabranch {
     pub mod plugin {

@@ -73,7 +73,7 @@ impl From<Error> for Failure {
             Error::Timeout(_) => (FailureClass::Retry, "http-timeout"),
             Error::Failed(_) => (FailureClass::Retry, "http-failed"),
         };
-        Self { class, code: code.to_owned(), message: error.to_string() }
+        Self { class, code: code.to_owned(), message: error.to_string(), retry_after: None }
     }
 }
 

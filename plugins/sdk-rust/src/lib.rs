@@ -1,4 +1,5 @@
-//! Write transforms for Anabranch in Rust.
+//! Write plugins for Anabranch in Rust: transforms, which make documents of rows, and sinks (`sink`, with the cargo
+//! feature of that name), which deliver documents.
 //!
 //! A transform is a type that implements [`Transform`]: it names a typed row and turns each change into
 //! documents. [`export!`] makes a WebAssembly component of it; [`testing`] runs it natively, without one.
@@ -52,6 +53,8 @@ pub mod metrics;
 mod msgpack;
 pub mod query;
 mod row;
+#[cfg(feature = "sink")]
+pub mod sink;
 pub mod state;
 pub mod testing;
 mod text;
@@ -100,6 +103,8 @@ pub mod internal {
     //! What [`export!`](crate::export) expands to.
     pub use crate::batch::run;
     pub use crate::describe::describe;
+    #[cfg(feature = "sink")]
+    pub use crate::describe::describe_sink;
     pub use crate::host::log_panics;
 }
 

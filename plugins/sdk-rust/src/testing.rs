@@ -346,7 +346,7 @@ fn outcome(reader: &mut Reader<'_>) -> Result<Outcome, Failure> {
                 _ => FailureClass::Poison,
             };
             let code = reader.text()?.to_owned();
-            Outcome::Failed(Failure { class, code, message: reader.text()?.to_owned() })
+            Outcome::Failed(Failure { class, code, message: reader.text()?.to_owned(), retry_after: None })
         }
     })
 }

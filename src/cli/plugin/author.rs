@@ -13,7 +13,7 @@ use tracing::warn;
 use crate::{
     author::{Answer, Step},
     config::Config,
-    model::{ChangeBatch, Description, EntityName, Failure, document_id},
+    model::{ChangeBatch, Description, EntityName, Failure, PluginKind, document_id},
     plugin::{
         HostSettings, Plugin, PluginHost,
         build::{self, BuildOptions},
@@ -104,8 +104,15 @@ impl Component {
         Ok(Self { path: built.path, _folder: Some(folder) })
     }
 
+    /// Loads it; only transforms can be tried with rows.
     pub(super) fn load(&self, host: &PluginHost) -> anyhow::Result<Plugin> {
         let plugin = host.load_blocking(&self.path)?;
+        if plugin.description().kind == PluginKind::Sink {
+            let (path, revision) = (self.path.display(), plugin.revision());
+            anyhow::bail!(
+                "{path}: {revision} is a sink, and rows are for transforms; a sink is tested by its unit tests"
+            );
+        }
         let asks: Vec<_> = plugin.asks().iter().map(ToString::to_string).collect();
         if !asks.is_empty() {
             warn!(

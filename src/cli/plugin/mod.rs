@@ -32,7 +32,7 @@ pub(super) struct Arguments {
 enum Command {
     /// Make a project to begin with: a transform for a table's columns, its test, and a copy of the SDK.
     New(NewArguments),
-    /// Build a component from a project in Rust (Cargo.toml), JavaScript (package.json) or Python (pyproject.toml).
+    /// Build a component from a project in Rust (Cargo.toml), JavaScript (package.json), Python (pyproject.toml), Go (go.mod) or C (plugin.toml).
     Build(BuildArguments),
     /// Show what a file is, and whether this host can run it.
     Inspect(InspectArguments),
@@ -50,6 +50,8 @@ enum LanguageName {
     #[value(name = "javascript")]
     JavaScript,
     Python,
+    C,
+    Go,
 }
 
 #[derive(Debug, clap::Args)]
@@ -137,6 +139,8 @@ fn create(context: &Context, arguments: &NewArguments) -> anyhow::Result<Exit> {
         LanguageName::Rust => Language::Rust,
         LanguageName::JavaScript => Language::JavaScript,
         LanguageName::Python => Language::Python,
+        LanguageName::C => Language::C,
+        LanguageName::Go => Language::Go,
     };
     let known = arguments.source.is_given() || context.global.config.is_file();
     let (table, from_source) = match &arguments.table {
@@ -180,6 +184,10 @@ fn next(language: Language, name: &str) -> Vec<String> {
             "python3 -m unittest discover tests",
             &["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"][..],
         ),
+        Language::Go => ("go test ./...", &[][..]),
+        Language::C => {
+            ("make test", &["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"][..])
+        }
     };
     let mut commands = vec![format!("cd {name}")];
     if language == Language::JavaScript {

@@ -76,9 +76,9 @@ fn golden(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
         true => arguments.component.join("golden"),
         false => PathBuf::from("golden"),
     });
-    let cases = cases(&folder)?;
     let component = Component::of(&arguments.component)?;
     let plugin = component.load(&host(config.as_ref())?)?;
+    let cases = cases(&folder)?;
     let mut shape = GoldenShape {
         plugin: plugin.revision().to_string(),
         ok: true,

@@ -7,6 +7,7 @@ const POLICY: RolloutPolicy = RolloutPolicy {
     auto_backfill_on_version_change: true,
     purge_on_change: false,
     rederive_patch: true,
+    rederive_sink_patch: true,
 };
 
 fn stamp(version: &str, bytes: &str) -> PluginStamp {
@@ -167,6 +168,22 @@ fn a_sink_plugin_has_a_version_too() {
         ["none → k 1.0.0"]
     );
     assert_eq!(with("1.1.0", "x").version_text(), "1.0.0 / 1.1.0");
+    let exempt = RolloutPolicy { rederive_sink_patch: false, ..POLICY };
+    let found = decision(with("1.0.0", "x"), with("1.0.1", "y"), exempt, false);
+    assert!(matches!(found, Decision::Adopt { .. }), "{found:?}");
+    let found = decision(with("1.0.0", "x"), with("1.1.0", "y"), exempt, false);
+    assert!(matches!(found, Decision::Rebuild { .. }), "{found:?}");
+}
+
+/// As 0.1 stored it, before sinks could be plugins.
+#[test]
+fn what_a_built_in_sink_was_stored_with_stays_the_same() {
+    let text = r#"{"route":{"entity":"public.t","sink":"s","sink_kind":"sqlite","destination":"d"},
+        "transform":{"name":"p","version":"1.0.0","sha256":"a"},
+        "inputs":{"tables":[],"depends_on":[],"wants_deletes":false,"names_ids":false}}"#;
+    let stored: Identity = serde_json::from_str(text).unwrap();
+    assert_eq!(decision(stored.clone(), identity("1.0.0", "a"), POLICY, false), Decision::Unchanged);
+    assert!(!serde_json::to_string(&stored).unwrap().contains("sink_plugin"), "an older host reads it too");
 }
 
 #[test]
@@ -210,6 +227,7 @@ fn any_policy() -> impl Strategy<Value = RolloutPolicy> {
         auto_backfill_on_version_change: change,
         purge_on_change: purge,
         rederive_patch: patch,
+        rederive_sink_patch: patch,
     })
 }
 

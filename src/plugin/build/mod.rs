@@ -1,12 +1,16 @@
-//! `plugin build`: from a project in Rust, JavaScript, TypeScript or Python to a component.
+//! `plugin build`: from a project in Rust, JavaScript, TypeScript, Python, Go or C to a component.
 //!
-//! One file a language. Each calls the language's own tools, in the versions that the project pins, and gives the
+//! One file a language; `embed` makes components of what compilers for WASI link, with the help of `wasi_stub`. Each calls the language's own tools, in the versions that the project pins, and gives the
 //! bytes of a component; here it is judged as at load and written by rename. Blocks; the tools' messages go to
 //! standard error. Must never: install anything, or write into a project elsewhere than to the output.
 
+mod c;
+mod embed;
+mod go;
 mod javascript;
 mod python;
 mod rust;
+mod wasi_stub;
 mod wit;
 
 use std::{
@@ -20,7 +24,7 @@ use super::artifact::{Refusal, Shape, judge};
 /// What to build.
 #[derive(Clone, Debug, Default)]
 pub struct BuildOptions {
-    /// The project's folder: that of its Cargo.toml, package.json or pyproject.toml.
+    /// The project's folder: that of its Cargo.toml, package.json, pyproject.toml, go.mod or plugin.toml.
     pub project: PathBuf,
     /// The file to write (it ends with `.wasm`), or the folder to write `<name>.wasm` to; `dist` in the
     /// project's folder if none.
@@ -51,11 +55,15 @@ pub enum Language {
     JavaScript,
     /// Python.
     Python,
+    /// C.
+    C,
+    /// Go.
+    Go,
 }
 
 impl Language {
     /// All of them, in the order in which projects are recognised.
-    pub const ALL: [Self; 3] = [Self::Rust, Self::JavaScript, Self::Python];
+    pub const ALL: [Self; 5] = [Self::Rust, Self::JavaScript, Self::Python, Self::Go, Self::C];
 
     /// The file by which a project of it is recognised.
     #[must_use]
@@ -64,6 +72,8 @@ impl Language {
             Self::Rust => "Cargo.toml",
             Self::JavaScript => "package.json",
             Self::Python => "pyproject.toml",
+            Self::C => "plugin.toml",
+            Self::Go => "go.mod",
         }
     }
 
@@ -80,6 +90,8 @@ impl fmt::Display for Language {
             Self::Rust => "Rust",
             Self::JavaScript => "JavaScript",
             Self::Python => "Python",
+            Self::C => "C",
+            Self::Go => "Go",
         })
     }
 }
@@ -89,8 +101,8 @@ impl fmt::Display for Language {
 pub enum BuildError {
     /// No project.
     #[error(
-        "{} has no Cargo.toml, package.json or pyproject.toml; give the folder of a plugin's project, or make one \
-         with `anabranch plugin new`", .0.display()
+        "{} has no Cargo.toml, package.json, pyproject.toml, go.mod or plugin.toml; give the folder of a plugin's project, \
+         or make one with `anabranch plugin new`", .0.display()
     )]
     NoProject(PathBuf),
     /// Cargo features, and no cargo.
@@ -142,7 +154,7 @@ pub enum BuildError {
     #[error("{} built no `cdylib`; add `[lib]` with `crate-type = [\"cdylib\"]` to its Cargo.toml", .0.display())]
     NoLibrary(PathBuf),
     /// The linked module has no interface.
-    #[error("{} became no component: {problem}; does it `export!` a transform?", project.display())]
+    #[error("{} became no component: {problem}; does it declare a transform?", project.display())]
     NoComponent {
         /// The project.
         project: PathBuf,
@@ -197,6 +209,8 @@ pub fn build(options: &BuildOptions) -> Result<Built, BuildError> {
         Language::Rust => rust::build(options, &manifest),
         Language::JavaScript => javascript::build(options, &manifest),
         Language::Python => python::build(options, &manifest),
+        Language::C => c::build(options, &manifest),
+        Language::Go => go::build(options, &manifest),
     }?;
     let shape =
         judge(&component).map_err(|refusal| BuildError::Refused { project: project.clone(), refusal })?;
@@ -258,7 +272,10 @@ mod tests {
     #[test]
     fn a_folder_without_a_project_is_named() {
         let error = failure(Path::new("/nowhere"), &[]);
-        assert!(error.contains("/nowhere has no Cargo.toml, package.json or pyproject.toml"), "{error}");
+        assert!(
+            error.contains("/nowhere has no Cargo.toml, package.json, pyproject.toml, go.mod or plugin.toml"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -274,6 +291,10 @@ mod tests {
             ("package.json", r#"{"version":"1.0.0"}"#, "has no `name`"),
             ("package.json", r#"{"name":"a","version":7}"#, "expected a string"),
             ("package.json", r#"{"name":"a","version":"1.0.0","main":"gone.js"}"#, "gone.js"),
+            ("plugin.toml", "name = \"a\"", "missing field `version`"),
+            ("plugin.toml", "name = \"a\"\nversion = \"1.0.0\"\nsrc = \"x\"", "unknown field `src`"),
+            ("plugin.toml", "name = \"a\"\nversion = \"1.0.0\"", "there is no anabranch-sdk/anabranch.h"),
+            ("go.mod", "go 1.24\n", "has no line `module"),
             ("pyproject.toml", "[project", "pyproject.toml: "),
             ("pyproject.toml", "", "has no `[project]`"),
             ("pyproject.toml", "[project]\nname = \"a\"", "has no `version`"),

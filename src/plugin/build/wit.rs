@@ -1,6 +1,8 @@
-//! The interface's description, for tools that read it from a folder.
+//! The interface's description: in a folder, for tools that read it there, and parsed.
 
 use std::{fs, io, path::Path};
+
+use wit_parser::{PackageId, Resolve, SourceMap};
 
 /// The world of transforms.
 pub(super) const WORLD: &str = "transform-plugin";
@@ -16,6 +18,17 @@ const FILES: [(&str, &str); 4] = [
 pub(super) fn write(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     FILES.iter().try_for_each(|(name, text)| fs::write(folder.join(name), text))
+}
+
+/// Parses it, with further worlds of the same package.
+pub(super) fn parse(worlds: &str) -> Result<(Resolve, PackageId), String> {
+    let mut sources = SourceMap::new();
+    FILES.iter().for_each(|(name, text)| sources.push_str(name, *text));
+    sources.push_str("further.wit", worlds);
+    let group = sources.parse().map_err(|(_, problem)| problem.to_string())?;
+    let mut resolve = Resolve::default();
+    let package = resolve.push_group(group).map_err(|problem| problem.to_string())?;
+    Ok((resolve, package))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! `log`: lines of guests as `tracing` events.
 //!
 //! Guarantees: a line is one event of bounded length without control characters, so that it can forge neither
-//! another line nor terminal escapes; each revision has a rate, and what goes beyond it is counted and told.
+//! another line nor terminal escapes; each revision has a rate, each call a number of lines (`log_lines` both), and what
+//! goes beyond is counted and told.
 
 use std::{
     fmt::Write,
@@ -15,8 +16,6 @@ use crate::model::{Lsn, Revision};
 
 /// The most bytes of a line that are kept.
 const LINE_LIMIT: usize = 2048;
-/// Lines that one second may have, for each revision.
-const LINES_PER_SECOND: u32 = 100;
 
 /// How much a line matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +52,20 @@ enum Verdict {
 }
 
 impl LogGate {
-    pub(in crate::plugin) fn new() -> Self {
+    /// A gate for so many lines a second, and a call.
+    pub(in crate::plugin) fn new(limit: u32) -> Self {
         let window = Window { since: Instant::now(), passed: 0, dropped: 0 };
-        Self { window: Mutex::new(window), limit: LINES_PER_SECOND }
+        Self { window: Mutex::new(window), limit }
+    }
+
+    /// How many lines a second may have, and a call.
+    pub(in crate::plugin) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Counts a line that goes beyond its call's number.
+    pub(in crate::plugin) fn drop_line(&self) {
+        self.window.lock().unwrap_or_else(std::sync::PoisonError::into_inner).dropped += 1;
     }
 
     fn judge(&self, now: Instant) -> Verdict {
@@ -77,7 +87,7 @@ impl LogGate {
         let Verdict::Pass { dropped } = self.judge(Instant::now()) else { return };
         let (plugin, version) = (line.revision.name.as_str(), line.revision.version.to_string());
         if dropped > 0 {
-            warn!(target: "anabranch::guest", plugin, version, dropped, "log lines were dropped: too many a second");
+            self.tell(line.revision, dropped);
         }
         let (entity, lsn) = (line.entity, tracing::field::display(line.lsn));
         let message = clean(line.message);
@@ -90,13 +100,24 @@ impl LogGate {
         }
     }
 
+    fn tell(&self, revision: &Revision, dropped: u64) {
+        let (plugin, version, limit) = (revision.name.as_str(), revision.version.to_string(), self.limit);
+        warn!(
+            target: "anabranch::guest",
+            plugin,
+            version,
+            dropped,
+            limit,
+            "log lines were dropped: more than one second, or one call, may have (`[plugins] log_lines`)",
+        );
+    }
+
     /// Tells of lines that were dropped and not told yet: when the revision is unloaded.
     pub(in crate::plugin) fn close(&self, revision: &Revision) {
         let mut window = self.window.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let dropped = std::mem::take(&mut window.dropped);
         if dropped > 0 {
-            let (plugin, version) = (revision.name.as_str(), revision.version.to_string());
-            warn!(target: "anabranch::guest", plugin, version, dropped, "log lines were dropped: too many a second");
+            self.tell(revision, dropped);
         }
     }
 }
@@ -154,12 +175,14 @@ mod tests {
 
     #[test]
     fn c086_a_flood_is_counted() {
-        let gate = LogGate::new();
+        let gate = LogGate::new(100);
         let start = Instant::now();
         let passed = (0..1000).filter(|_| gate.judge(start) != Verdict::Drop).count();
-        assert_eq!(passed, LINES_PER_SECOND as usize);
+        assert_eq!(passed, 100);
         let later = start + Duration::from_secs(2);
-        assert_eq!(gate.judge(later), Verdict::Pass { dropped: 1000 - u64::from(LINES_PER_SECOND) });
+        assert_eq!(gate.judge(later), Verdict::Pass { dropped: 900 });
+        gate.drop_line();
+        assert_eq!(gate.judge(later), Verdict::Pass { dropped: 1 }, "those of one call, too");
         assert_eq!(gate.judge(later), Verdict::Pass { dropped: 0 });
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn sample(name: EntityName) -> Relation {
     }
 }
 
-/// A text in double quotes, as JSON, JavaScript, Python and Rust read it alike.
+/// A text in double quotes, as JSON and every language here read it alike.
 pub(super) fn quoted(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -124,6 +124,84 @@ impl<'a> Columns<'a> {
             format!("            {}: {},", quoted(&column.name), python(&example(&column.value_type)))
         };
         vec![("test_row", lines(self.each(), value))]
+    }
+
+    pub(super) fn c(&self, table: &EntityName) -> Filling {
+        let named = self.columns.iter().enumerate().map(|(at, (column, key))| {
+            let plain = is_word(&column.name) && !column.name.contains(char::is_uppercase);
+            let name =
+                if plain { format!("COL_{}", column.name.to_uppercase()) } else { format!("COL_{}", at + 1) };
+            (name, *column, *key)
+        });
+        let named: Vec<_> = named.collect();
+        let position = |(name, column, key): &(String, &Column, bool)| {
+            let null = if *key { "" } else { ", may be NULL" };
+            format!("\t{name}, /* {}{null} */", column.value_type.name())
+        };
+        let put = |(name, column, key): &(String, &Column, bool)| {
+            let put = match &column.value_type {
+                ValueType::Integer if *key => format!("ab_put_integer(out, ab_integer(change, {name}))"),
+                ValueType::Text if *key => format!("ab_put_text(out, ab_text(change, {name}))"),
+                _ => format!("ab_put(out, ab_get(change, {name}))"),
+            };
+            format!("\tab_key(out, {});\n\t{put};", quoted(&column.name))
+        };
+        let values: Vec<_> =
+            self.each().map(|column| format!("\t\t{}", c_value(&column.value_type))).collect();
+        vec![
+            ("table_comment", table.to_string().replace("*/", "* /")),
+            ("positions", lines(named.iter(), position)),
+            ("puts", lines(named.iter(), put)),
+            ("test_row", values.join(",\n")),
+        ]
+    }
+
+    pub(super) fn go(&self) -> Filling {
+        let mut named: Vec<(String, &(&Column, bool))> = Vec::new();
+        for (at, column) in self.columns.iter().enumerate() {
+            let name = go_field(&column.0.name)
+                .filter(|name| named.iter().all(|(other, _)| other != name))
+                .unwrap_or_else(|| format!("Column{}", at + 1));
+            named.push((name, column));
+        }
+        let width = named.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+        let types: Vec<_> =
+            named.iter().map(|(_, (column, key))| go_type(&column.value_type, *key)).collect();
+        let type_width = types.iter().map(String::len).max().unwrap_or_default();
+        let fields = |tag: &str| {
+            let field = |((name, (column, _)), kind): (&(String, &(&Column, bool)), &String)| {
+                let key = go_tag(tag, &column.name);
+                format!("\t{name:width$} {kind:type_width$} {key}")
+            };
+            lines(named.iter().zip(&types), field)
+        };
+        let binding = |(name, _): &(String, &(&Column, bool))| {
+            let space = " ".repeat(width - name.len());
+            format!("\t\t\t{name}: {space}row.{name},")
+        };
+        let value = |(name, (column, key)): &(String, &(&Column, bool))| {
+            let space = " ".repeat(width - name.len());
+            format!("\t\t{name}: {space}{},", go_value(&column.value_type, *key))
+        };
+        let test_row = lines(named.iter(), value);
+        let mut helpers = String::new();
+        for (used, line) in [
+            ("text(", "\ttext := func(value string) *string { return &value }\n"),
+            ("integer(", "\tinteger := func(value int64) *int64 { return &value }\n"),
+            ("float(", "\tfloat := func(value float64) *float64 { return &value }\n"),
+            ("boolean(", "\tboolean := func(value bool) *bool { return &value }\n"),
+        ] {
+            if test_row.contains(used) {
+                helpers.push_str(line);
+            }
+        }
+        vec![
+            ("fields", fields("column")),
+            ("document_fields", fields("json")),
+            ("bindings", lines(named.iter(), binding)),
+            ("helpers", helpers),
+            ("test_row", test_row),
+        ]
     }
 
     pub(super) fn rust(&self) -> Filling {
@@ -232,4 +310,69 @@ fn rust_value(value_type: &ValueType) -> String {
         ValueType::Array(element, _) => format!("Value::Array(vec![{}])", rust_value(element)),
         other => format!("Value::Text({})", example(other)),
     }
+}
+
+fn c_value(value_type: &ValueType) -> String {
+    match value_type {
+        ValueType::Bool => "ab_of_bool(true)".to_owned(),
+        ValueType::Integer => "ab_of_integer(1)".to_owned(),
+        ValueType::Float => "ab_of_float(1.5)".to_owned(),
+        ValueType::Bytea => "ab_of_bytes(\"\\0\\377\", 2)".to_owned(),
+        ValueType::Json => "ab_of_json(\"{\\\"a\\\":1}\")".to_owned(),
+        ValueType::Hstore => "ab_of_map(AB_ROW(ab_of_text(\"a\"), ab_of_text(\"1\")))".to_owned(),
+        ValueType::Array(element, _) => format!("ab_of_array(AB_ROW({}))", c_value(element)),
+        other => format!("ab_of_text({})", example(other)),
+    }
+}
+
+/// A field's name: `Name` of `name`, `UnitPrice` of `unit_price`; none for a column that is no word.
+fn go_field(column: &str) -> Option<String> {
+    let plain = is_word(column) && !column.contains(char::is_uppercase) && !column.starts_with('_');
+    let parts = column.split('_').map(|part| {
+        if part == "id" {
+            return "ID".to_owned();
+        }
+        let mut letters = part.chars();
+        letters
+            .next()
+            .map(|first| first.to_ascii_uppercase().to_string() + letters.as_str())
+            .unwrap_or_default()
+    });
+    plain.then(|| parts.collect())
+}
+
+/// `` `column:"name"` ``, also for names that have quotes or backquotes.
+fn go_tag(tag: &str, name: &str) -> String {
+    let inner = format!("{tag}:{}", quoted(name));
+    if name.contains('`') { quoted(&inner) } else { format!("`{inner}`") }
+}
+
+fn go_type(value_type: &ValueType, key: bool) -> String {
+    let plain = match value_type {
+        ValueType::Bool => "bool",
+        ValueType::Integer => "int64",
+        ValueType::Float => "float64",
+        ValueType::Bytea => return "[]byte".to_owned(),
+        ValueType::Json => return "anabranch.JSON".to_owned(),
+        ValueType::Hstore => return "map[string]*string".to_owned(),
+        ValueType::Array(element, _) => return format!("[]{}", go_type(element, false)),
+        _ => "string",
+    };
+    if key { plain.to_owned() } else { format!("*{plain}") }
+}
+
+fn go_value(value_type: &ValueType, key: bool) -> String {
+    let (plain, helper) = match value_type {
+        ValueType::Bool => ("true".to_owned(), "boolean"),
+        ValueType::Integer => ("1".to_owned(), "integer"),
+        ValueType::Float => ("1.5".to_owned(), "float"),
+        ValueType::Bytea => return "[]byte{0, 255}".to_owned(),
+        ValueType::Json => return "`{\"a\":1}`".to_owned(),
+        ValueType::Hstore => return "map[string]*string{\"a\": text(\"1\")}".to_owned(),
+        ValueType::Array(element, _) => {
+            return format!("{}{{{}}}", go_type(value_type, false), go_value(element, false));
+        }
+        other => (example(other).to_string(), "text"),
+    };
+    if key { plain } else { format!("{helper}({plain})") }
 }

@@ -1,4 +1,4 @@
-//! `plugin new`: a project to begin with, in Rust, JavaScript or Python, for a table's own columns.
+//! `plugin new`: a project to begin with, in each language, for a table's own columns.
 //!
 //! The project stands by itself: it has a copy of the SDK (none is published yet), a first transform that keeps every
 //! column, a first test and a first golden case that pass. Must never: write over anything that is there.
@@ -108,6 +108,61 @@ const PYTHON: &[&str] = &[
     "anabranch_sdk",
 ];
 
+/// Names that Go knows as packages of its own.
+const GO: &[&str] = &[
+    "all",
+    "anabranch-sdk",
+    "bufio",
+    "builtin",
+    "bytes",
+    "cmd",
+    "cmp",
+    "context",
+    "crypto",
+    "embed",
+    "encoding",
+    "errors",
+    "expvar",
+    "flag",
+    "fmt",
+    "hash",
+    "html",
+    "image",
+    "internal",
+    "io",
+    "iter",
+    "log",
+    "main",
+    "maps",
+    "math",
+    "mime",
+    "net",
+    "os",
+    "path",
+    "plugin",
+    "reflect",
+    "regexp",
+    "runtime",
+    "slices",
+    "sort",
+    "std",
+    "strconv",
+    "strings",
+    "structs",
+    "sync",
+    "syscall",
+    "test",
+    "testing",
+    "time",
+    "tool",
+    "unicode",
+    "unique",
+    "unsafe",
+    "vendor",
+    "weak",
+    "work",
+];
+
 /// Names that cargo or Rust refuses.
 const RUST: &[&str] = &[
     "abstract",
@@ -186,6 +241,9 @@ pub fn create(project: &NewProject<'_>) -> Result<Vec<PathBuf>, NewError> {
         Language::Rust => RUST.contains(&name),
         Language::JavaScript => name == "anabranch-sdk",
         Language::Python => PYTHON.contains(&module.as_str()),
+        Language::C => false,
+        // Packages of the standard library, and the SDK, have the same paths.
+        Language::Go => GO.contains(&name),
     };
     if taken {
         return Err(NewError::Taken { name: name.to_owned(), language });
@@ -252,6 +310,26 @@ fn files(language: Language, name: &str, module: &str, table: &Relation) -> Vec<
                 (format!("tests/test_{module}.py"), template!("python/tests/test_plugin.py")),
             ]
         }
+        Language::Go => {
+            values.extend(columns.go());
+            vec![
+                ("go.mod".to_owned(), template!("go/go.mod")),
+                (".gitignore".to_owned(), template!("go/gitignore")),
+                ("main.go".to_owned(), template!("go/main.go")),
+                ("main_test.go".to_owned(), template!("go/main_test.go")),
+            ]
+        }
+        Language::C => {
+            values.extend(columns.c(&table.name));
+            vec![
+                ("plugin.toml".to_owned(), template!("c/plugin.toml")),
+                ("requirements.txt".to_owned(), template!("c/requirements.txt")),
+                ("Makefile".to_owned(), template!("c/Makefile")),
+                (".gitignore".to_owned(), template!("c/gitignore")),
+                ("src/plugin.c".to_owned(), template!("c/src/plugin.c")),
+                ("test/test_plugin.c".to_owned(), template!("c/test/test_plugin.c")),
+            ]
+        }
     };
     let own = templates.into_iter().map(|(path, text)| (path, filled(text, &values)));
     let own = own.chain(golden::files(table));
@@ -300,7 +378,18 @@ mod tests {
             for file in files.iter().filter(|file| !file.starts_with("anabranch-sdk")) {
                 let text = fs::read_to_string(folder.path().join("p").join(file)).unwrap();
                 let left = [
-                    "name", "module", "table", "columns", "raw", "document", "fields", "test_row", "bindings",
+                    "name",
+                    "module",
+                    "table",
+                    "columns",
+                    "raw",
+                    "document",
+                    "fields",
+                    "test_row",
+                    "bindings",
+                    "positions",
+                    "puts",
+                    "table_comment",
                 ];
                 let left = left.iter().find(|key| text.contains(&format!("{{{{{key}}}}}")));
                 assert_eq!(left, None, "{language}: {}", file.display());
@@ -329,6 +418,7 @@ mod tests {
         }
         assert!(matches!(refused(Language::Python, "json"), NewError::Taken { .. }));
         assert!(matches!(refused(Language::Rust, "type"), NewError::Taken { .. }));
+        assert!(matches!(refused(Language::Go, "plugin"), NewError::Taken { .. }));
         assert!(matches!(refused(Language::JavaScript, "anabranch-sdk"), NewError::Taken { .. }));
     }
 

@@ -20,12 +20,15 @@ const RUST: &[(&str, &str)] = files!(
         "generated.rs",
         "generated_capabilities.rs",
         "generated_http.rs",
+        "generated_purge.rs",
+        "generated_sink.rs",
         "host.rs",
         "http.rs",
         "json.rs",
         "lib.rs",
         "msgpack.rs",
         "row.rs",
+        "sink.rs",
         "testing.rs",
         "text.rs",
         "value.rs",
@@ -48,6 +51,7 @@ const JAVASCRIPT: &[(&str, &str)] = files!(
         "src/index.js",
         "src/json.js",
         "src/plugin.js",
+        "src/rows.js",
         "src/testing.d.ts",
         "src/testing.js",
     ]
@@ -69,12 +73,49 @@ const PYTHON: &[(&str, &str)] = files!(
     ]
 );
 
+const C: &[(&str, &str)] = files!(
+    "sdk-c/",
+    "anabranch-sdk/",
+    [
+        "anabranch.h",
+        "anabranch_testing.h",
+        "batch.c",
+        "component.c",
+        "internal.h",
+        "json.c",
+        "memory.c",
+        "msgpack.c",
+        "testing.c",
+    ]
+);
+
+const GO: &[(&str, &str)] = files!(
+    "sdk-go/",
+    "anabranch-sdk/",
+    [
+        "batch.go",
+        "component.go",
+        "failure.go",
+        "go.mod",
+        "host.go",
+        "host_native.go",
+        "json.go",
+        "msgpack.go",
+        "plugin.go",
+        "row.go",
+        "testing.go",
+        "types.go",
+    ]
+);
+
 /// Paths in the project, and texts.
 pub(super) fn files(language: Language) -> impl Iterator<Item = (&'static str, &'static str)> {
     let (files, manifest) = match language {
         Language::Rust => (RUST, Some(RUST_MANIFEST)),
         Language::JavaScript => (JAVASCRIPT, None),
         Language::Python => (PYTHON, None),
+        Language::C => (C, None),
+        Language::Go => (GO, None),
     };
     files.iter().copied().chain(manifest)
 }
@@ -92,6 +133,8 @@ mod tests {
             (Language::Rust, "sdk-rust/src", "anabranch-sdk/src/"),
             (Language::JavaScript, "sdk-js/src", "anabranch-sdk/src/"),
             (Language::Python, "sdk-python/anabranch_sdk", "anabranch_sdk/"),
+            (Language::C, "sdk-c", "anabranch-sdk/"),
+            (Language::Go, "sdk-go", "anabranch-sdk/"),
         ] {
             let place = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins").join(folder);
             let there: BTreeSet<_> = fs::read_dir(place)
@@ -99,6 +142,7 @@ mod tests {
                 .map(|entry| entry.unwrap())
                 .filter(|entry| entry.file_type().unwrap().is_file())
                 .map(|entry| entry.file_name().into_string().unwrap())
+                .filter(|name| name != "Makefile" && !name.ends_with("_test.go"))
                 .collect();
             let here = files(language).filter_map(|(path, _)| path.strip_prefix(from)).map(str::to_owned);
             assert_eq!(here.collect::<BTreeSet<_>>(), there, "{language}");

@@ -223,6 +223,16 @@ impl LaneHandle {
         self.active.send_replace(Arc::new(active));
     }
 
+    /// Ends the pause of what fails: something has changed that may help.
+    pub(super) fn try_now(&self) {
+        self.active.send_modify(|_| {});
+    }
+
+    /// The plugin that its sink is, where it is one and that is there.
+    pub(super) fn sink_plugin(&self) -> Option<Plugin> {
+        self.shared.settings.sink.plugin()
+    }
+
     /// Goes on with the same transform as another generation.
     pub(super) fn regenerate(&self, generation: i64, server: &Server) {
         self.active.send_modify(|active| {

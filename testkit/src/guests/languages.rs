@@ -1,4 +1,4 @@
-//! Tools for guests in JavaScript and Python: found where the machine has Node or Python, installed once in the
+//! Tools for guests in JavaScript, Python, C and Go: found where the machine has Node or Python, installed once in the
 //! versions that the repository pins.
 
 use std::collections::hash_map::DefaultHasher;
@@ -28,6 +28,10 @@ pub enum Language {
     JavaScript,
     /// Python, with its virtual environments.
     Python,
+    /// C, with zig, which comes in a virtual environment too.
+    C,
+    /// Go, which does so as well.
+    Go,
 }
 
 impl Language {
@@ -37,6 +41,8 @@ impl Language {
             ("Cargo.toml", Self::Rust),
             ("package.json", Self::JavaScript),
             ("pyproject.toml", Self::Python),
+            ("go.mod", Self::Go),
+            ("plugin.toml", Self::C),
         ];
         let found = manifests.into_iter().find(|(manifest, _)| project.join(manifest).is_file());
         found.map(|(_, language)| language)
@@ -86,7 +92,9 @@ pub(super) fn require(language: Language) -> Result<Tools> {
     let tools = match language {
         Language::Rust => bail!("Rust has a toolchain"),
         Language::JavaScript => javascript()?,
-        Language::Python => python()?,
+        Language::Python => python(language, REQUIREMENTS)?,
+        Language::C => python(language, C_REQUIREMENTS)?,
+        Language::Go => python(language, GO_REQUIREMENTS)?,
     };
     found.push((language, tools.clone()));
     Ok(tools)
@@ -98,11 +106,17 @@ pub(super) fn sources(language: Language) -> &'static [&'static str] {
         Language::Rust => &[],
         Language::JavaScript => &["plugins/sdk-js/src", "plugins/package-lock.json"],
         Language::Python => &["plugins/sdk-python/anabranch_sdk", REQUIREMENTS],
+        Language::C => &["plugins/sdk-c", C_REQUIREMENTS],
+        Language::Go => &["plugins/sdk-go", GO_REQUIREMENTS],
     }
 }
 
 /// What Python's tools are pinned by.
 const REQUIREMENTS: &str = "plugins/product-search-python/requirements.txt";
+/// What the compiler for C is pinned by.
+const C_REQUIREMENTS: &str = "plugins/product-search-c/requirements.txt";
+/// What Go is pinned by.
+const GO_REQUIREMENTS: &str = "plugins/product-search-go/requirements.txt";
 
 /// A version like `v20.1.0` or `Python 3.11.7`, as numbers.
 fn numbers(version: &str) -> Vec<u32> {
@@ -149,19 +163,30 @@ fn javascript() -> Result<Tools> {
 }
 
 /// A virtual environment in the cache.
-fn python() -> Result<Tools> {
+fn python(language: Language, requirements: &str) -> Result<Tools> {
     const NEEDED: &str = "Python 3.11 or newer is needed, with its module venv: https://www.python.org \
                           (Debian: python3-venv)";
     let version = run(Command::new("python3").arg("--version")).context(NEEDED)?;
     if numbers(&version).get(..2).is_none_or(|version| version < [3, 11].as_slice()) {
         bail!("{NEEDED} (this is {})", version.trim());
     }
-    let requirements = repository().join(REQUIREMENTS);
-    let place = user_cache_dir()?.join(format!("python-guests-{}", fingerprint(&requirements)?));
+    let requirements = repository().join(requirements);
+    let name = format!("{language:?}-guests-{}", fingerprint(&requirements)?).to_lowercase();
+    let place = user_cache_dir()?.join(name);
     let installed = || place.join("complete").is_file();
     once(&place.with_extension("lock"), installed, || install_python(&place, &requirements))?;
     let description = format!("{}, {}", version.trim(), place.display());
-    let environment = vec![("VIRTUAL_ENV".to_owned(), OsString::from(place))];
+    // What zig and Go have compiled of their libraries stays there.
+    let (zig, go) = (place.join("zig-cache"), place.join("go-cache"));
+    let environment = vec![
+        ("VIRTUAL_ENV".to_owned(), OsString::from(place)),
+        ("WASI_SDK_PATH".to_owned(), OsString::new()),
+        ("ZIG_GLOBAL_CACHE_DIR".to_owned(), OsString::from(zig)),
+        ("GOCACHE".to_owned(), OsString::from(go)),
+        // Nothing is to be asked of the network.
+        ("GOPROXY".to_owned(), OsString::from("off")),
+        ("GOTOOLCHAIN".to_owned(), OsString::from("local")),
+    ];
     Ok(Tools { description, environment })
 }
 
@@ -173,7 +198,7 @@ fn install_python(place: &Path, requirements: &Path) -> Result<()> {
         .context("making a virtual environment (Debian: the package python3-venv)")?;
     let mut pip = Command::new(place.join("bin/python3"));
     pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"]).arg(requirements);
-    run_within(&mut pip, INSTALL_LIMIT).context("installing the tools for guests in Python")?;
+    run_within(&mut pip, INSTALL_LIMIT).context("installing the tools for guests from PyPI")?;
     Ok(fs::write(place.join("complete"), b"")?)
 }
 

@@ -1,5 +1,5 @@
 //! Guests built from source: what compiles them (a Rust for WebAssembly: [`ensure_toolchain`]; tools for
-//! JavaScript and Python: [`language_tools`]), and components built once for all tests ([`build`]).
+//! JavaScript, Python, C and Go: [`language_tools`]), and components built once for all tests ([`build`]).
 
 mod debian;
 mod languages;
@@ -74,6 +74,8 @@ pub fn build(anabranch: impl AsRef<Path>, guest: &Guest) -> Result<PathBuf> {
         Language::Rust => "guests/build.lock",
         Language::JavaScript => "guests/build-javascript.lock",
         Language::Python => "guests/build-python.lock",
+        Language::C => "guests/build-c.lock",
+        Language::Go => "guests/build-go.lock",
     };
     let _lock = FileLock::hold(&target_dir().join(lock))?;
     if built.is_file() {
@@ -113,7 +115,7 @@ pub fn install(built: &Path, plugins: &Path, name: &str) -> Result<PathBuf> {
 }
 
 /// Folders of what is made, not written.
-const MADE: [&str; 5] = ["target", "node_modules", "dist", "__pycache__", ".venv"];
+const MADE: [&str; 6] = ["target", "node_modules", "build", "dist", "__pycache__", ".venv"];
 
 /// Everything that the component depends on: the request, the sources of the guests and the interface, the
 /// builder, the toolchain's version. Of the slow languages nothing else, so that a new host does not build them again.

@@ -11,6 +11,7 @@ mod latency;
 mod load;
 mod memory;
 mod source;
+mod start;
 mod stream;
 
 use std::process::ExitCode;
@@ -63,11 +64,13 @@ enum What {
     Latency,
     /// The most memory that a host ever held
     Memory,
+    /// Until ten plugins stream, with a cold and a warm cache
+    Start,
     /// A backfill while 1000 transactions a second are committed; only when named
     Load,
 }
 
-const ALL: [What; 5] = [What::Stream, What::Backfill, What::Border, What::Latency, What::Memory];
+const ALL: [What; 6] = [What::Stream, What::Backfill, What::Border, What::Latency, What::Memory, What::Start];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new()?;
@@ -91,6 +94,7 @@ async fn measure(arguments: &Arguments) -> Result<ExitCode> {
             }
             What::Border => border::measure(&mut figures)?,
             What::Latency => latency::measure(&bench, arguments.seconds, &mut figures).await?,
+            What::Start => start::measure(&bench, &mut figures).await?,
             What::Load => {
                 load::measure(&bench, arguments.rows.unwrap_or(1_000_000), arguments.seconds, &mut figures)
                     .await?;

@@ -11,7 +11,7 @@ use wasmtime_wasi::{
 };
 
 use crate::{
-    model::{Failure, FailureClass, QueryStatement},
+    model::{Failure, FailureClass, PluginKind, QueryStatement},
     plugin::{
         grants::Capability,
         guest::GuestState,
@@ -42,6 +42,32 @@ mod sink {
         world: "sink-plugin",
         exports: { default: async },
         ownership: Borrowing { duplicate_if_necessary: true },
+        with: {
+            "anabranch:plugin/types@1.0.0": super::transform::anabranch::plugin::types,
+            "anabranch:plugin/log@1.0.0": super::transform::anabranch::plugin::log,
+            "anabranch:plugin/config@1.0.0": super::transform::anabranch::plugin::config,
+        },
+    });
+}
+
+/// What a sink may have on top.
+#[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all, clippy::expect_used, clippy::unwrap_used)]
+#[allow(clippy::cast_possible_truncation, clippy::panic)]
+mod purging {
+    wasmtime::component::bindgen!({
+        inline: "
+            package anabranch:host;
+            world purging {
+                export anabranch:plugin/purge@1.0.0;
+            }
+        ",
+        path: "wit/v1",
+        world: "anabranch:host/purging",
+        exports: { default: async },
+        ownership: Borrowing { duplicate_if_necessary: true },
+        with: {
+            "anabranch:plugin/types@1.0.0": super::transform::anabranch::plugin::types,
+        },
     });
 }
 
@@ -97,6 +123,10 @@ impl log::Host for GuestState {
             log::Level::Trace => Level::Trace,
         };
         let Some(revision) = &self.revision else { return };
+        if self.lines_left == 0 {
+            return self.log.drop_line();
+        }
+        self.lines_left -= 1;
         let line = Line { revision, entity: &self.entity, lsn: self.lsn, level, message: &message };
         self.log.write(line);
     }
@@ -226,46 +256,101 @@ pub(in crate::plugin) fn describe(
     instance.anabranch_plugin_describe().call_describe(store)
 }
 
-/// A transform, ready to be instantiated.
-pub(in crate::plugin) type Exports = transform::TransformPluginPre<GuestState>;
-/// A sink whose exports have the right shape.
-pub(in crate::plugin) type SinkShape = sink::SinkPluginPre<GuestState>;
-
-/// Checks the shape of a transform's exports.
-pub(in crate::plugin) fn prepare(instance: InstancePre<GuestState>) -> wasmtime::Result<Exports> {
-    Exports::new(instance)
+/// A plugin whose exports have the right shape, ready to be instantiated.
+pub(in crate::plugin) enum Exports {
+    Transform(transform::TransformPluginPre<GuestState>),
+    Sink {
+        sink: sink::SinkPluginPre<GuestState>,
+        /// Whether it can empty a destination.
+        purge: bool,
+    },
 }
 
-/// Checks the shape of a sink's exports.
-pub(in crate::plugin) fn prepare_sink(instance: InstancePre<GuestState>) -> wasmtime::Result<SinkShape> {
-    SinkShape::new(instance)
+/// Checks the shape of a plugin's exports. Whether a sink exports `purge` is in its names.
+pub(in crate::plugin) fn prepare(
+    instance: InstancePre<GuestState>,
+    kind: PluginKind,
+    purge: bool,
+) -> wasmtime::Result<Exports> {
+    match kind {
+        PluginKind::Transform => transform::TransformPluginPre::new(instance).map(Exports::Transform),
+        PluginKind::Sink => {
+            if purge {
+                purging::PurgingPre::new(instance.clone())?;
+            }
+            Ok(Exports::Sink { sink: sink::SinkPluginPre::new(instance)?, purge })
+        }
+    }
 }
 
-/// An instance of a transform.
-pub(in crate::plugin) struct Instance(transform::TransformPlugin);
+/// An instance of a plugin.
+pub(in crate::plugin) enum Instance {
+    Transform(transform::TransformPlugin),
+    Sink { sink: sink::SinkPlugin, purge: Option<purging::Purging> },
+}
+
+/// What a call gives: the outer error is a trap, and the store is dead then.
+pub(in crate::plugin) type Called<T> = wasmtime::Result<Result<T, Failure>>;
 
 impl Instance {
     pub(in crate::plugin) async fn new(
         store: &mut Store<GuestState>,
         exports: &Exports,
     ) -> wasmtime::Result<Self> {
-        exports.instantiate_async(store).await.map(Self)
+        match exports {
+            Exports::Transform(exports) => exports.instantiate_async(store).await.map(Self::Transform),
+            Exports::Sink { sink: exports, purge } => {
+                let instance = exports.instance_pre().instantiate_async(&mut *store).await?;
+                let purge = purge.then(|| purging::Purging::new(&mut *store, &instance)).transpose()?;
+                Ok(Self::Sink { sink: sink::SinkPlugin::new(store, &instance)?, purge })
+            }
+        }
     }
 
-    /// One call. The outer error is a trap; the store is dead then.
+    /// Rows to documents.
     pub(in crate::plugin) async fn transform(
         &self,
         store: &mut Store<GuestState>,
         batch: &[u8],
-    ) -> wasmtime::Result<Result<Vec<u8>, Failure>> {
-        let reply = self.0.anabranch_plugin_transform().call_transform(store, batch).await?;
-        Ok(reply.map_err(|failure| {
-            let class = match failure.class {
-                types::FailureClass::Retry => FailureClass::Retry,
-                types::FailureClass::Poison => FailureClass::Poison,
-                types::FailureClass::Fatal => FailureClass::Fatal,
-            };
-            super::reply::guest_failure(class, &failure.code, &failure.message)
-        }))
+    ) -> Called<Vec<u8>> {
+        let Self::Transform(plugin) = self else { return Err(wasmtime::Error::msg("it is no transform")) };
+        Ok(plugin.anabranch_plugin_transform().call_transform(store, batch).await?.map_err(failure))
     }
+
+    /// A sink's settings, before anything else.
+    pub(in crate::plugin) async fn open(&self, store: &mut Store<GuestState>, settings: &str) -> Called<()> {
+        let Self::Sink { sink, .. } = self else { return Err(wasmtime::Error::msg("it is no sink")) };
+        Ok(sink.anabranch_plugin_sink().call_open(store, settings).await?.map_err(failure))
+    }
+
+    /// Documents to where the sink keeps them.
+    pub(in crate::plugin) async fn deliver(
+        &self,
+        store: &mut Store<GuestState>,
+        batch: &[u8],
+    ) -> Called<Vec<u8>> {
+        let Self::Sink { sink, .. } = self else { return Err(wasmtime::Error::msg("it is no sink")) };
+        Ok(sink.anabranch_plugin_sink().call_deliver(store, batch).await?.map_err(failure))
+    }
+
+    /// Empties a destination.
+    pub(in crate::plugin) async fn purge(
+        &self,
+        store: &mut Store<GuestState>,
+        destination: &str,
+    ) -> Called<()> {
+        let Self::Sink { purge: Some(purge), .. } = self else {
+            return Err(wasmtime::Error::msg("it exports no `purge`"));
+        };
+        Ok(purge.anabranch_plugin_purge().call_purge(store, destination).await?.map_err(failure))
+    }
+}
+
+fn failure(failure: types::Failure) -> Failure {
+    let class = match failure.class {
+        types::FailureClass::Retry => FailureClass::Retry,
+        types::FailureClass::Poison => FailureClass::Poison,
+        types::FailureClass::Fatal => FailureClass::Fatal,
+    };
+    super::reply::guest_failure(class, &failure.code, &failure.message)
 }

@@ -1,6 +1,7 @@
 //! `anabranch:plugin` 1: bindings, and the bytes of batches in both encodings (`wit/v1/payload-*.md`).
 
 mod bindings;
+pub(in crate::plugin) mod deliver;
 mod reply;
 mod reply_json;
 mod reply_msgpack;
@@ -10,7 +11,7 @@ mod rows;
 mod tests;
 
 pub(in crate::plugin) use bindings::{
-    Exports, Instance, add_always, add_capability, describe, prepare, prepare_sink,
+    Called, Exports, Instance, add_always, add_capability, describe, prepare,
 };
 pub(in crate::plugin) use reply::{Answers, ReplyLimits, ReplyProblem};
 pub(in crate::plugin) use request::{Projection, Request};

@@ -16,12 +16,30 @@ pub(in crate::plugin) struct ReplyLimits {
     pub(in crate::plugin) documents: usize,
 }
 
+impl ReplyLimits {
+    /// Documents of one reply. Each takes far more memory than the few bytes that it may have.
+    fn all_documents(&self) -> usize {
+        self.documents.saturating_mul(100)
+    }
+}
+
 /// The reply as a whole is of no use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::plugin) enum ReplyProblem {
-    Malformed { at: usize, problem: String },
-    Count { outcomes: usize },
-    TooLarge { bytes: usize },
+    Malformed {
+        at: usize,
+        problem: String,
+    },
+    Count {
+        outcomes: usize,
+    },
+    /// More documents than one call may have.
+    Documents {
+        limit: usize,
+    },
+    TooLarge {
+        bytes: usize,
+    },
 }
 
 impl ReplyProblem {
@@ -46,6 +64,10 @@ pub(in crate::plugin) struct Answers<'a> {
     extra: Vec<u8>,
     /// How many bytes the reply has.
     reply: u32,
+    /// How many documents there were before it.
+    documents: usize,
+    /// It has more documents than it may have.
+    overflows: bool,
     /// How many outcomes the reply has had.
     given: usize,
     expected: usize,
@@ -64,13 +86,15 @@ impl<'a> Answers<'a> {
         expected: usize,
         host: Vec<(u32, Outcome)>,
     ) -> Self {
-        let base = span(outcomes.bytes.len());
+        let (base, documents) = (span(outcomes.bytes.len()), outcomes.documents.len());
         Self {
             outcomes,
             limits,
             base,
             extra: Vec::new(),
             reply: 0,
+            documents,
+            overflows: false,
             given: 0,
             expected,
             host: host.into_iter().peekable(),
@@ -134,6 +158,10 @@ impl<'a> Answers<'a> {
         if self.outcomes.documents.len() - first >= self.limits.documents {
             return Some(Problem::TooMany(self.limits.documents));
         }
+        if self.outcomes.documents.len() - self.documents >= self.limits.all_documents() {
+            self.overflows = true;
+            return Some(Problem::TooMany(self.limits.all_documents()));
+        }
         let place = |(start, len): (u32, u32)| (start + self.base, len);
         self.outcomes.documents.push(EmittedDocument {
             id: document.id.map(place),
@@ -157,6 +185,9 @@ impl<'a> Answers<'a> {
         reply: &[u8],
         problem: Option<Problem>,
     ) -> Result<(), ReplyProblem> {
+        if self.overflows {
+            return Err(ReplyProblem::Documents { limit: self.limits.all_documents() });
+        }
         let count = self.outcomes.documents.len() - first;
         let problem = problem.or_else(|| match count {
             0 => Some(Problem::NoDocuments),
@@ -211,7 +242,9 @@ pub(super) enum Problem {
     NoDocuments,
     #[error("the plugin emitted two documents with the same destination and id")]
     Twice,
-    #[error("the plugin emitted more than {0} documents for one change")]
+    #[error(
+        "the plugin emitted more than {0} documents for one change (`[plugins] max_documents`): emit fewer, or raise it"
+    )]
     TooMany(usize),
     #[error("the plugin emitted a document that is not JSON, {0}")]
     Json(#[from] json::JsonError),

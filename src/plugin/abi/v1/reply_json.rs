@@ -29,7 +29,8 @@ pub(super) fn read(reply: &[u8], answers: &mut Answers<'_>) -> Result<(), ReplyP
         .map_err(|error| ReplyProblem::at(offset(text, &error), error.to_string()))
 }
 
-fn offset(text: &str, error: &serde_json::Error) -> usize {
+/// Where in a text an error lies.
+pub(super) fn offset(text: &str, error: &serde_json::Error) -> usize {
     let lines = text.split_inclusive('\n').take(error.line().saturating_sub(1));
     lines.map(str::len).sum::<usize>() + error.column().saturating_sub(1)
 }
@@ -103,10 +104,20 @@ fn name<'t, D: Deserializer<'t>>(deserializer: D) -> Result<Option<Cow<'t, str>>
 
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum RawClass {
+pub(super) enum RawClass {
     Retry,
     Poison,
     Fatal,
+}
+
+impl From<RawClass> for FailureClass {
+    fn from(class: RawClass) -> Self {
+        match class {
+            RawClass::Retry => Self::Retry,
+            RawClass::Poison => Self::Poison,
+            RawClass::Fatal => Self::Fatal,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -171,12 +182,7 @@ impl<'t> Visitor<'t> for OneOutcome<'_, 't, '_, '_> {
             }
             Some("failed") => {
                 let RawFailure { class, code, message } = entries.next_value()?;
-                let class = match class {
-                    RawClass::Retry => FailureClass::Retry,
-                    RawClass::Poison => FailureClass::Poison,
-                    RawClass::Fatal => FailureClass::Fatal,
-                };
-                let failed = self.0.answers.failed(guest_failure(class, &code, &message));
+                let failed = self.0.answers.failed(guest_failure(class.into(), &code, &message));
                 self.0.stop(failed)?;
             }
             Some(other) => return Err(A::Error::unknown_field(other, &["emit", "failed"])),

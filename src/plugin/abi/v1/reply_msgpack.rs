@@ -6,15 +6,20 @@ use crate::{
     plugin::json,
 };
 
-struct Reader<'a> {
+/// Reads what replies are made of.
+pub(super) struct Reader<'a> {
     bytes: &'a [u8],
-    at: usize,
+    pub(super) at: usize,
 }
 
 /// A str or bin: its span in the reply.
 type Span = (usize, usize);
 
 impl<'a> Reader<'a> {
+    pub(super) fn new(bytes: &'a [u8]) -> Self {
+        Self { bytes, at: 0 }
+    }
+
     fn fail<T>(&self, problem: &str) -> Result<T, ReplyProblem> {
         Err(ReplyProblem::at(self.at, problem))
     }
@@ -39,7 +44,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    fn array(&mut self) -> Result<usize, ReplyProblem> {
+    pub(super) fn array(&mut self) -> Result<usize, ReplyProblem> {
         match self.byte()? {
             short @ 0x90..=0x9f => Ok(usize::from(short & 15)),
             0xdc => self.length(2),
@@ -52,7 +57,7 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    fn small(&mut self) -> Result<u64, ReplyProblem> {
+    pub(super) fn small(&mut self) -> Result<u64, ReplyProblem> {
         match self.byte()? {
             small @ 0..=0x7f => Ok(u64::from(small)),
             marker @ 0xcc..=0xd3 => {
@@ -61,7 +66,7 @@ impl<'a> Reader<'a> {
             }
             _ => {
                 self.at -= 1;
-                self.fail("expected an outcome's tag: 0, 1, 2 or 3")
+                self.fail("expected a whole number, such as a tag")
             }
         }
     }
@@ -85,17 +90,79 @@ impl<'a> Reader<'a> {
         Ok(Some((start, len)))
     }
 
-    fn text(&mut self) -> Result<&'a str, ReplyProblem> {
+    pub(super) fn text(&mut self) -> Result<&'a str, ReplyProblem> {
         let start = self.at;
         let Some((from, len)) = self.bytes()? else { return Err(ReplyProblem::at(start, "expected a str")) };
         std::str::from_utf8(&self.bytes[from..from + len]).map_err(|_| ReplyProblem::at(from, "not UTF-8"))
+    }
+
+    pub(super) fn class(&mut self) -> Result<FailureClass, ReplyProblem> {
+        let at = self.at;
+        match self.text()? {
+            "retry" => Ok(FailureClass::Retry),
+            "poison" => Ok(FailureClass::Poison),
+            "fatal" => Ok(FailureClass::Fatal),
+            _ => Err(ReplyProblem::at(at, "expected `retry`, `poison` or `fatal`")),
+        }
+    }
+
+    /// Takes nil, where it comes next.
+    pub(super) fn take_nil(&mut self) -> bool {
+        let is_nil = self.bytes.get(self.at) == Some(&0xc0);
+        self.at += usize::from(is_nil);
+        is_nil
+    }
+
+    /// Steps over one whole value.
+    pub(super) fn skip(&mut self) -> Result<(), ReplyProblem> {
+        // Each value is at least one byte, so that what is announced and not there ends this soon.
+        let mut left = 1usize;
+        while left > 0 {
+            left -= 1;
+            let payload = match self.byte()? {
+                0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff => 0,
+                map @ 0x80..=0x8f => {
+                    left += 2 * usize::from(map & 15);
+                    0
+                }
+                array @ 0x90..=0x9f => {
+                    left += usize::from(array & 15);
+                    0
+                }
+                text @ 0xa0..=0xbf => usize::from(text & 31),
+                0xc4 | 0xd9 => self.length(1)?,
+                0xc5 | 0xda => self.length(2)?,
+                0xc6 | 0xdb => self.length(4)?,
+                0xc7 => self.length(1)? + 1,
+                0xc8 => self.length(2)? + 1,
+                0xc9 => self.length(4)? + 1,
+                0xca => 4,
+                0xcb => 8,
+                number @ 0xcc..=0xd3 => 1 << ((number - 0xcc) % 4),
+                ext @ 0xd4..=0xd8 => (1 << (ext - 0xd4)) + 1,
+                array @ (0xdc | 0xdd) => {
+                    left += self.length(if array == 0xdc { 2 } else { 4 })?;
+                    0
+                }
+                map @ (0xde | 0xdf) => {
+                    left += 2 * self.length(if map == 0xde { 2 } else { 4 })?;
+                    0
+                }
+                0xc1 => {
+                    self.at -= 1;
+                    return self.fail("no MessagePack value begins like this");
+                }
+            };
+            self.take(payload)?;
+        }
+        Ok(())
     }
 }
 
 /// Reads a whole reply.
 pub(super) fn read(reply: &[u8], answers: &mut Answers<'_>) -> Result<(), ReplyProblem> {
     answers.begin(reply.len())?;
-    let mut reader = Reader { bytes: reply, at: 0 };
+    let mut reader = Reader::new(reply);
     let count = reader.array()?;
     answers.announce(count)?;
     for _ in 0..count {
@@ -119,13 +186,7 @@ fn outcome(reader: &mut Reader<'_>, answers: &mut Answers<'_>) -> Result<(), Rep
         (1, 1) => answers.delete(),
         (2, 1) => answers.skip(),
         (3, 4) => {
-            let class_at = reader.at;
-            let class = match reader.text()? {
-                "retry" => FailureClass::Retry,
-                "poison" => FailureClass::Poison,
-                "fatal" => FailureClass::Fatal,
-                _ => return Err(ReplyProblem::at(class_at, "expected `retry`, `poison` or `fatal`")),
-            };
+            let class = reader.class()?;
             let code = reader.text()?;
             answers.failed(guest_failure(class, code, reader.text()?))
         }

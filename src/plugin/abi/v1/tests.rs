@@ -126,7 +126,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// Compares with a golden file; `ANABRANCH_BLESS=1` writes it.
-fn golden(name: &str, bytes: &[u8]) {
+pub(super) fn golden(name: &str, bytes: &[u8]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/payload").join(name);
     let text =
         if name.ends_with(".hex") { hex(bytes) } else { format!("{}\n", String::from_utf8_lossy(bytes)) };

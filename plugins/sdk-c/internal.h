@@ -1,0 +1,85 @@
+/* What the SDK's own files share; nothing for plugins. */
+#ifndef ANABRANCH_INTERNAL_H
+#define ANABRANCH_INTERNAL_H
+
+#include "anabranch.h"
+
+/* ---- bytes that grow (memory.c) ---- */
+
+typedef struct ab_buffer {
+	uint8_t *data;
+	size_t size;
+	size_t capacity;
+} ab_buffer;
+
+/* Room for so many more bytes. */
+void ab_buffer_grow(ab_buffer *buffer, size_t more);
+
+static inline void ab_buffer_room(ab_buffer *buffer, size_t more)
+{
+	if (buffer->capacity - buffer->size < more)
+		ab_buffer_grow(buffer, more);
+}
+
+static inline void ab_buffer_byte(ab_buffer *buffer, uint8_t byte)
+{
+	ab_buffer_room(buffer, 1);
+	buffer->data[buffer->size++] = byte;
+}
+
+void ab_buffer_bytes(ab_buffer *buffer, const void *bytes, size_t size);
+/* Empties it; what one gigantic batch took is given back. */
+void ab_buffer_reset(ab_buffer *buffer);
+
+/* Gives everything back that `ab_alloc` gave. */
+void ab_alloc_reset(void);
+
+/* ---- MessagePack (msgpack.c) ---- */
+
+typedef struct ab_reader {
+	const uint8_t *at;
+	const uint8_t *end;
+	bool bad; /* sticky */
+} ab_reader;
+
+ab_value ab_read_value(ab_reader *reader);
+bool ab_read_array(ab_reader *reader, uint32_t *count);
+bool ab_read_map(ab_reader *reader, uint32_t *count);
+/* A text; its `data` is NULL for nil. */
+ab_str ab_read_text(ab_reader *reader);
+uint64_t ab_read_unsigned(ab_reader *reader);
+void ab_read_skip(ab_reader *reader);
+
+void ab_write_array(ab_buffer *out, uint32_t count);
+void ab_write_map(ab_buffer *out, uint32_t count);
+/* A text; nil where `data` is NULL. */
+void ab_write_text(ab_buffer *out, ab_str text);
+void ab_write_integer(ab_buffer *out, int64_t value);
+/* A header with four bytes for a number that `ab_write_number_at` fills in later; gives their place. */
+size_t ab_write_later(ab_buffer *out, uint8_t header);
+void ab_write_number_at(ab_buffer *out, size_t place, uint32_t number);
+
+/* ---- documents (json.c) ---- */
+
+/* The host takes documents that are nested no deeper. */
+#define AB_DEPTH 128
+
+struct ab_json {
+	ab_buffer *out;
+	ab_change *change;
+	uint32_t depth;
+	bool empty;     /* nothing is in the innermost yet */
+	bool keyed;     /* a key waits for its value */
+	bool done;      /* the whole document is there */
+	uint8_t objects[AB_DEPTH / 8];
+};
+
+void ab_json_begin(ab_json *json, ab_buffer *out, ab_change *change);
+void ab_json_quoted(ab_buffer *out, ab_str text);
+
+/* ---- the host (component.c, or anabranch_test.c natively) ---- */
+
+void ab_host_log(ab_level level, ab_str message);
+bool ab_host_config(ab_str key, ab_str *value);
+
+#endif

@@ -1,0 +1,149 @@
+/* Memory: buffers that grow and are used again, and what lives until a transform returns. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+/* A buffer beyond this is not kept for the next call. */
+#define KEPT ((size_t)4 << 20)
+/* A block of `ab_alloc`. */
+#define BLOCK ((size_t)16 << 10)
+#define ALIGNMENT _Alignof(max_align_t)
+
+static void *checked(void *memory)
+{
+	/* The host throws an instance away that ends, and says why. */
+	if (memory == NULL)
+		abort();
+	return memory;
+}
+
+void ab_buffer_grow(ab_buffer *buffer, size_t more)
+{
+	size_t needed = buffer->size + more;
+	if (needed < more)
+		abort();
+	size_t capacity = buffer->capacity < 256 ? 256 : buffer->capacity;
+	while (capacity < needed)
+		capacity = capacity > SIZE_MAX / 2 ? needed : capacity * 2;
+	buffer->data = checked(realloc(buffer->data, capacity));
+	buffer->capacity = capacity;
+}
+
+void ab_buffer_bytes(ab_buffer *buffer, const void *bytes, size_t size)
+{
+	if (size == 0)
+		return;
+	ab_buffer_room(buffer, size);
+	memcpy(buffer->data + buffer->size, bytes, size);
+	buffer->size += size;
+}
+
+void ab_buffer_reset(ab_buffer *buffer)
+{
+	buffer->size = 0;
+	if (buffer->capacity > KEPT) {
+		free(buffer->data);
+		*buffer = (ab_buffer){0};
+	}
+}
+
+typedef struct block {
+	struct block *next;
+	size_t size;
+	size_t used;
+	_Alignas(max_align_t) unsigned char bytes[];
+} block;
+
+static block *blocks;
+
+void *ab_alloc(size_t size)
+{
+	if (size > SIZE_MAX / 2)
+		abort();
+	size_t rounded = (size + ALIGNMENT - 1) & ~(ALIGNMENT - 1);
+	if (blocks == NULL || blocks->size - blocks->used < rounded) {
+		size_t room = rounded > BLOCK ? rounded : BLOCK;
+		block *added = checked(malloc(sizeof(block) + room));
+		*added = (block){.next = blocks, .size = room};
+		blocks = added;
+	}
+	void *memory = blocks->bytes + blocks->used;
+	blocks->used += rounded;
+	return memory;
+}
+
+void ab_alloc_reset(void)
+{
+	/* One block of the usual size stays. */
+	while (blocks != NULL && (blocks->next != NULL || blocks->size > BLOCK)) {
+		block *next = blocks->next;
+		free(blocks);
+		blocks = next;
+	}
+	if (blocks != NULL)
+		blocks->used = 0;
+}
+
+static ab_str formatted(const char *format, va_list arguments)
+{
+	va_list again;
+	va_copy(again, arguments);
+	int size = vsnprintf(NULL, 0, format, again);
+	va_end(again);
+	if (size < 0)
+		return AB_STR("?");
+	char *text = ab_alloc((size_t)size + 1);
+	vsnprintf(text, (size_t)size + 1, format, arguments);
+	return (ab_str){text, (size_t)size};
+}
+
+ab_str ab_format(const char *format, ...)
+{
+	va_list arguments;
+	va_start(arguments, format);
+	ab_str text = formatted(format, arguments);
+	va_end(arguments);
+	return text;
+}
+
+ab_outcome ab_failf(ab_change *change, ab_class failure_class, const char *code, const char *format, ...)
+{
+	va_list arguments;
+	va_start(arguments, format);
+	ab_str text = formatted(format, arguments);
+	va_end(arguments);
+	return ab_fail(change, failure_class, code, text.data);
+}
+
+void ab_logf(ab_level level, const char *format, ...)
+{
+	va_list arguments;
+	va_start(arguments, format);
+	ab_str text = formatted(format, arguments);
+	va_end(arguments);
+	ab_host_log(level, text);
+}
+
+void ab_log(ab_level level, const char *message)
+{
+	ab_host_log(level, ab_str_of(message));
+}
+
+bool ab_config(const char *key, ab_str *value)
+{
+	*value = (ab_str){0};
+	return ab_host_config(ab_str_of(key), value);
+}
+
+ab_str ab_str_of(const char *terminated)
+{
+	return (ab_str){terminated, terminated == NULL ? 0 : strlen(terminated)};
+}
+
+bool ab_str_is(ab_str text, const char *terminated)
+{
+	size_t size = strlen(terminated);
+	return text.data != NULL && text.size == size && memcmp(text.data, terminated, size) == 0;
+}

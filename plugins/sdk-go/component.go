@@ -1,0 +1,123 @@
+//go:build wasip1
+
+package anabranch
+
+import (
+	"log"
+	"runtime"
+	"unsafe"
+)
+
+// The border of a component, by the canonical ABI: what wit/v1 exports and imports as a core module has it. `plugin
+// build` adds the description of the interface and checks every signature against it.
+
+//go:wasmimport anabranch:plugin/log@1.0.0 log
+func importLog(level int32, text unsafe.Pointer, size uint32)
+
+// importConfig gives 0, or 1 and a text that the host has put into memory of cabi_realloc.
+//
+//go:wasmimport anabranch:plugin/config@1.0.0 get
+func importConfig(key unsafe.Pointer, size uint32, result unsafe.Pointer)
+
+// held are allocations for the host, until the call that they are for has them.
+var held [][]byte
+
+//go:wasmexport cabi_realloc
+func cabiRealloc(old unsafe.Pointer, oldSize, alignment, size uint32) unsafe.Pointer {
+	// Nothing of this interface is a list that grows, and nothing is wider than a byte.
+	memory := make([]byte, max(size, 1))
+	held = append(held, memory)
+	return unsafe.Pointer(unsafe.SliceData(memory))
+}
+
+// take gives the memory at a place, which is the caller's from now on.
+func take(place unsafe.Pointer, size uint32) []byte {
+	for at, memory := range held {
+		if unsafe.Pointer(unsafe.SliceData(memory)) == place {
+			held[at] = held[len(held)-1]
+			held[len(held)-1] = nil
+			held = held[:len(held)-1]
+			return memory[:size]
+		}
+	}
+	return nil
+}
+
+// text is a list of bytes as the ABI has it: addresses are of 32 bits.
+type text struct{ data, size uint32 }
+
+func textOfBytes(bytes []byte) text {
+	return text{uint32(uintptr(unsafe.Pointer(unsafe.SliceData(bytes)))), uint32(len(bytes))}
+}
+
+func hostLog(level Level, message string) {
+	importLog(int32(level), unsafe.Pointer(unsafe.StringData(message)), uint32(len(message)))
+	runtime.KeepAlive(message)
+}
+
+func hostConfig(key string) (string, bool) {
+	var result struct {
+		there uint32
+		text  text
+	}
+	importConfig(unsafe.Pointer(unsafe.StringData(key)), uint32(len(key)), unsafe.Pointer(&result))
+	runtime.KeepAlive(key)
+	if result.there&0xff == 0 {
+		return "", false
+	}
+	return string(take(unsafe.Pointer(uintptr(result.text.data)), result.text.size)), true
+}
+
+// What the host reads after a call; kept until the next.
+var (
+	described []byte
+	reply     []byte
+	results   [6]uint32
+)
+
+//go:wasmexport anabranch:plugin/describe@1.0.0#describe
+func exportDescribe() unsafe.Pointer {
+	if exported == nil {
+		panic("the plugin is not there: call anabranch.Export in an init function of package main")
+	}
+	said, err := exported.describe()
+	if err != nil {
+		panic(err)
+	}
+	described = []byte(said)
+	said_ := textOfBytes(described)
+	results = [6]uint32{said_.data, said_.size}
+	return unsafe.Pointer(&results)
+}
+
+//go:wasmexport anabranch:plugin/transform@1.0.0#transform
+func exportTransform(batch unsafe.Pointer, size uint32) unsafe.Pointer {
+	answered, failure := exported.run(take(batch, size), reply[:0])
+	if failure == nil {
+		reply = answered
+		given := textOfBytes(reply)
+		results = [6]uint32{0, given.data, given.size}
+		return unsafe.Pointer(&results)
+	}
+	reply = append([]byte(failure.Code), failure.Message...)
+	all := textOfBytes(reply)
+	code := uint32(len(failure.Code))
+	class := map[Class]uint32{ClassRetry: 0, ClassPoison: 1, ClassFatal: 2}[failure.Class]
+	results = [6]uint32{1, class, all.data, code, all.data + code, uint32(len(failure.Message))}
+	return unsafe.Pointer(&results)
+}
+
+// importLines gives the stub that stands for WASI a place to put lines together: the runtime writes what it says of a
+// panic in pieces.
+//
+//go:wasmimport wasi_snapshot_preview1 anabranch_lines
+func importLines(place unsafe.Pointer, size uint32) int32
+
+// A variable of a package is never moved.
+var lines [2048]byte
+
+func init() {
+	importLines(unsafe.Pointer(&lines), uint32(len(lines)))
+	// There is no clock; the host's log has the time.
+	log.SetFlags(0)
+}

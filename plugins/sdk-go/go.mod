@@ -1,0 +1,3 @@
+module anabranch-sdk
+
+go 1.24

@@ -1,0 +1,161 @@
+//! Guests that were built against an earlier interface, and run for ever: `tests/abi`.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anabranch::{
+    author::{Case, answers, cases},
+    model::{FailureClass, Outcome},
+    plugin::{FaultKind, HostSettings, Plugin, artifact::sha256},
+};
+use serde_json::Value;
+use testkit::paths::repository;
+
+use crate::{
+    guests::{at_work, host, listen, load, told},
+    rows::{all, batch, push, relation, text},
+};
+
+/// What was frozen of one version of the interface.
+pub struct Release {
+    pub version: String,
+    pub folder: PathBuf,
+    pub released: bool,
+    guests: Vec<Frozen>,
+}
+
+/// A guest of then.
+struct Frozen {
+    path: PathBuf,
+    world: String,
+    sha256: String,
+}
+
+/// Everything in `tests/abi`.
+pub fn releases() -> Vec<Release> {
+    let mut folders: Vec<PathBuf> =
+        fs::read_dir(repository().join("tests/abi")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    folders.retain(|path| path.is_dir());
+    folders.sort();
+    folders.into_iter().map(Release::read).collect()
+}
+
+impl Release {
+    fn read(folder: PathBuf) -> Self {
+        let list: Value = serde_json::from_slice(&fs::read(folder.join("frozen.json")).unwrap()).unwrap();
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        let guest = |guest: &Value| Frozen {
+            path: folder.join(text(&guest["file"])),
+            world: text(&guest["world"]),
+            sha256: text(&guest["sha256"]),
+        };
+        Self {
+            version: text(&list["version"]),
+            released: list["released"].as_bool().unwrap(),
+            guests: list["guests"].as_array().unwrap().iter().map(guest).collect(),
+            folder,
+        }
+    }
+
+    fn of_world(&self, world: &str) -> impl Iterator<Item = &Frozen> {
+        self.guests.iter().filter(move |guest| guest.world == world)
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        cases(&self.folder.join("golden")).unwrap()
+    }
+}
+
+fn loaded(path: &Path) -> Plugin {
+    load(&host(HostSettings::default()), path)
+}
+
+#[test]
+fn what_is_frozen_is_the_file_that_was_frozen() {
+    for release in releases() {
+        let listed = release.guests.iter().map(|guest| guest.path.clone());
+        let mut listed: Vec<PathBuf> = listed.collect();
+        listed.sort();
+        let mut found: Vec<PathBuf> =
+            fs::read_dir(&release.folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        found.retain(|path| path.extension().is_some_and(|extension| extension == "wasm"));
+        found.sort();
+        assert_eq!(found, listed, "{}", release.version);
+        let page = fs::read_to_string(release.folder.join("README.md")).unwrap();
+        for guest in &release.guests {
+            assert_eq!(sha256(&fs::read(&guest.path).unwrap()), guest.sha256, "{}", guest.path.display());
+            assert!(page.contains(&guest.sha256), "{}", guest.path.display());
+        }
+        assert!(release.of_world("transform-plugin").count() > 1, "a guest for each encoding");
+        // What is out has a guest of each of its worlds.
+        let worlds = fs::read_to_string(release.folder.join("wit/worlds.wit")).unwrap();
+        let worlds = worlds.lines().filter_map(|line| line.strip_prefix("world ")?.strip_suffix(" {"));
+        for world in worlds.filter(|_| release.released) {
+            assert!(release.of_world(world).count() > 0, "{} has no guest of {world}", release.version);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn frozen_transforms_make_the_documents_that_they_made() {
+    for release in releases() {
+        for guest in release.of_world("transform-plugin") {
+            let plugin = loaded(&guest.path);
+            assert_eq!(plugin.revision().interface, format!("anabranch:plugin@{}", release.version));
+            for case in release.cases() {
+                let rows = &case.rows;
+                let count = u32::try_from(rows.names.len()).unwrap();
+                let transform = plugin.transform(&rows.relation().name, rows.settings.clone());
+                let answers = answers(&transform, &rows.batch, 0..count).await;
+                let answers = answers.unwrap_or_else(|fault| panic!("{}: {fault}", guest.path.display()));
+                assert_eq!(case.mismatches(&answers), [], "{}, {}", guest.path.display(), case.name);
+            }
+        }
+    }
+}
+
+/// The typed failure, whose classes are an enum of the interface.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_transform_fails_a_batch_by_every_class() {
+    let relation =
+        relation(&[("id", anabranch::model::ValueType::Integer), ("act", anabranch::model::ValueType::Text)]);
+    for release in releases() {
+        let plugin = loaded(&release.folder.join("transform-json.wasm"));
+        for (act, class) in [
+            ("batch retry", FailureClass::Retry),
+            ("batch poison", FailureClass::Poison),
+            ("batch fatal", FailureClass::Fatal),
+        ] {
+            let mut batch = batch(&relation);
+            push(&mut batch, anabranch::model::Operation::Insert, Some(&[text("7"), text(act)]), None);
+            let fault = at_work(&plugin, &[]).call(&batch, &all(&batch)).await.unwrap_err();
+            let FaultKind::Guest(failure) = fault.kind() else { panic!("{act}: {fault}") };
+            assert_eq!((failure.class, failure.code.as_str()), (class, "asked"));
+            assert_eq!(failure.message, "7 was asked to fail");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_transform_writes_lines_of_every_level() {
+    let relation =
+        relation(&[("id", anabranch::model::ValueType::Integer), ("act", anabranch::model::ValueType::Text)]);
+    let mut rows = batch(&relation);
+    push(&mut rows, anabranch::model::Operation::Insert, Some(&[text("7"), text("log")]), None);
+    for release in releases() {
+        for guest in release.of_world("transform-plugin") {
+            listen();
+            let plugin = loaded(&guest.path);
+            let outcomes = at_work(&plugin, &[]).call(&rows, &all(&rows)).await.unwrap().outcomes;
+            assert_eq!(outcomes, [Outcome::Skip]);
+            let told = told();
+            for level in ["ERROR", "WARN", "INFO", "DEBUG", "TRACE"] {
+                let line = format!("{} of 7", level.to_lowercase());
+                let line = told.lines().find(|told| told.contains(&line)).unwrap_or_else(|| panic!("{told}"));
+                assert!(line.contains(level), "{line}");
+            }
+        }
+    }
+}

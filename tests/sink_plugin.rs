@@ -1,0 +1,344 @@
+//! Sinks that are components, in the whole: what reaches them, and what becomes of those that misbehave.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod scene;
+
+use std::{collections::BTreeMap, fs, time::Duration};
+
+use scene::{SOON, Scene, orders, products};
+use serde_json::Value;
+use testkit::{
+    guests::Guest,
+    shop::{ORDER_DOCUMENTS, PRODUCT_DOCUMENTS, insert_products},
+    wait_until,
+};
+
+fn odd() -> Guest {
+    Guest::new("plugins/fixtures/odd-sink")
+}
+
+fn memory() -> Guest {
+    Guest::new("plugins/fixtures/memory-sink")
+}
+
+/// The odd sink, mended: it accepts everything.
+fn mended(version: &str) -> Guest {
+    odd().version(version).feature("mended")
+}
+
+/// A scene whose products go to odd sinks, one for each of some `config` tables, and to a good one; so do the orders.
+/// The mapping, its sink and its destination have the name that is given with the table.
+async fn scene(rows: u64, sinks: &[(&str, &str)]) -> Scene {
+    let scene = Scene::new(rows, rows).await;
+    let mut rest =
+        "instances = 4\n[log]\nformat = \"json\"\n[sink.out]\nkind = \"sqlite\"\npath = \"out.db\"\n\
+        [[map]]\nname = \"good\"\ntransform = \"product-search\"\nsink = \"out\"\ndestination = \"good\"\n\
+        [[map]]\nname = \"orders\"\ntransform = \"order-summary\"\nsink = \"out\"\ndestination = \"orders\"\n"
+            .to_owned();
+    for (name, config) in sinks {
+        rest += &format!(
+            "[sink.{name}]\nkind = \"plugin\"\nplugin = \"odd-sink\"\nconfig = {{ {config} }}\n\
+             [[map]]\nname = \"{name}\"\ntransform = \"product-search\"\nsink = \"{name}\"\ndestination = \"{name}\"\n"
+        );
+    }
+    scene.config(&rest);
+    scene.plugin("product-search", &products());
+    scene.plugin("order-summary", &orders());
+    scene.plugin("odd-sink", &odd());
+    scene
+}
+
+async fn others_are_right(scene: &Scene) {
+    scene.settled(PRODUCT_DOCUMENTS, "good").await;
+    scene.settled(ORDER_DOCUMENTS, "orders").await;
+}
+
+/// What the odd sink's lines since a place in the log come to, for one destination: the last word on each id.
+fn accepted(scene: &Scene, from: usize, destination: &str) -> BTreeMap<String, Value> {
+    let log = scene.host.log();
+    assert!(!log.contains("log lines were dropped"), "the log is not whole");
+    let mut documents = BTreeMap::new();
+    for line in log[from..].lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        let message = line["fields"]["message"].as_str().or(line["message"].as_str());
+        let Some(said) = message.and_then(|message| message.strip_prefix("accepted ")) else { continue };
+        let said: Value = serde_json::from_str(said).unwrap();
+        if said[1] != destination {
+            continue;
+        }
+        let id = said[2].as_str().unwrap().to_owned();
+        match said[0].as_str().unwrap() {
+            "upsert" => documents.insert(id, said[3].clone()),
+            _ => documents.remove(&id),
+        };
+    }
+    documents
+}
+
+async fn expected(scene: &Scene) -> BTreeMap<String, Value> {
+    let query = format!("select id::text, document::text from ({PRODUCT_DOCUMENTS}) as d");
+    let rows = scene.client.query(&query, &[]).await.unwrap();
+    rows.iter().map(|row| (row.get(0), serde_json::from_str(row.get(1)).unwrap())).collect()
+}
+
+/// Waits until a destination of an odd sink, as far as the log tells of it, is what it should be.
+async fn arrives(scene: &Scene, from: usize, destination: &str) {
+    let want = expected(scene).await;
+    wait_until("everything to arrive", SOON, async || Ok(accepted(scene, from, destination) == want))
+        .await
+        .unwrap_or_else(|error| {
+            let got = accepted(scene, from, destination);
+            panic!("{destination}: {error:#}\nwant {want:?}\ngot {got:?}\n{}", scene.host.log_tail())
+        });
+}
+
+async fn runs(scene: &Scene, name: &str, generation: i64) {
+    wait_until("the mapping to run and to be built", SOON, async || {
+        let mapping = scene.mapping(name);
+        Ok(mapping["status"] == "running"
+            && mapping["built"] == generation
+            && mapping["generation"] == generation)
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}\n{}", scene.mapping(name), scene.host.log_tail()));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_component_gets_every_document_in_order() {
+    let mut scene = scene(30, &[("odd", "")]).await;
+    scene.host.start().unwrap();
+    arrives(&scene, 0, "odd").await;
+    for price in 1..=20 {
+        let update = format!("update public.products set active = true, price = {price} where id in (1, 2)");
+        scene.client.batch_execute(&update).await.unwrap();
+    }
+    scene.client.batch_execute("delete from public.products where id = 3").await.unwrap();
+    arrives(&scene, 0, "odd").await;
+    let log = scene.host.log();
+    let prices: Vec<f64> = log
+        .lines()
+        .filter(|line| {
+            line.contains("accepted [") && line.contains("\\\"odd\\\",\\\"1\\\"") && line.contains("stream")
+        })
+        .filter_map(|line| line.split("price\\\":").nth(1)?.split([',', '}']).next()?.parse().ok())
+        .collect();
+    assert_eq!(
+        prices[prices.len() - 20..],
+        (1..=20).map(f64::from).collect::<Vec<_>>(),
+        "in the order of commits"
+    );
+    runs(&scene, "odd", 1).await;
+    assert_eq!(scene.mapping("odd")["version"], "1.0.0 / 1.0.0");
+    assert_eq!(scene.mapping("good")["version"], "1.0.0");
+    others_are_right(&scene).await;
+}
+
+/// Name, settings, and what the error has to say.
+const MISBEHAVING: &[(&str, &str, &[&str])] = &[
+    ("trap", "behave = \"trap\", only = \"boom\"", &["it crashed", "delivering public.products at LSN 0/"]),
+    ("loop", "behave = \"loop\", only = \"boom\"", &["did not answer within 300ms", "call_deadline"]),
+    ("allocate", "behave = \"allocate\", only = \"boom\"", &["memory_limit"]),
+    ("few", "behave = \"too-few\", only = \"boom\"", &["with 1 results; there must be one for each"]),
+    ("many", "behave = \"too-many\", only = \"boom\"", &["with 3 results; there must be one for each"]),
+    ("text", "behave = \"not-json\", only = \"boom\"", &["cannot be read", "payload-json.md"]),
+    ("none", "behave = \"empty\", only = \"boom\"", &["cannot be read"]),
+    ("huge", "behave = \"huge\", only = \"boom\"", &["max_output"]),
+    ("poison", "behave = \"poison\", only = \"boom\"", &["it was asked to fail", "(asked, poison)", "2001"]),
+    ("retry", "behave = \"retry\", only = \"boom\"", &["it was asked to fail", "(asked, retry)", "2001"]),
+    ("fatal", "behave = \"fatal\", only = \"boom\"", &["it was asked to fail", "(asked, fatal)", "2001"]),
+    ("batch", "behave = \"retry-batch\", only = \"boom\"", &["it failed the batch", "(asked, retry)"]),
+    (
+        "refuse",
+        "behave = \"refuse\"",
+        &["cannot be opened", "no sink can work like that", "(settings, fatal)"],
+    ),
+    ("unknown", "behaev = \"trap\"", &["cannot be opened", "no setting `behaev`"]),
+    ("closed", "behave = \"trap-open\"", &["it crashed"]),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_misbehaving_sink_stops_its_own_mapping_and_says_why() {
+    let sinks: Vec<_> = MISBEHAVING.iter().map(|(name, config, _)| (*name, *config)).collect();
+    let mut scene = scene(2, &sinks).await;
+    scene.host.start().unwrap();
+    others_are_right(&scene).await;
+    let boom = insert_products(2001, 2001, 1).replace("'SKU-'", "'boom-'")
+        + "update public.products set name = 'boom', active = true where id = 2001;";
+    scene.client.batch_execute(&boom).await.unwrap();
+    others_are_right(&scene).await;
+    for (name, _, parts) in MISBEHAVING {
+        let error = scene.error_of(name).await;
+        for part in [&["plugin odd-sink 1.0.0", &format!("sink {name}")], *parts].concat() {
+            assert!(error.contains(part), "{name}: {part} is not in: {error}");
+        }
+        assert_eq!(scene.mapping(name)["status"], "failing", "{name}");
+    }
+    // What comes meanwhile reaches the others.
+    scene.client.batch_execute("update public.products set price = 5 where id = 1").await.unwrap();
+    others_are_right(&scene).await;
+    assert_eq!(scene.mapping("good")["status"], "running");
+    assert!(scene.host.is_running().unwrap());
+
+    let from = scene.host.log_length();
+    scene.plugin("odd-sink", &mended("1.0.1"));
+    for (name, _, _) in MISBEHAVING {
+        arrives(&scene, from, name).await;
+        runs(&scene, name, 2).await;
+        assert_eq!(scene.mapping(name)["version"], "1.0.0 / 1.0.1", "{name}");
+    }
+    // Mappings of other sinks have nothing to do with it.
+    assert_eq!(scene.mapping("good")["generation"], 1);
+    assert_eq!(scene.mapping("orders")["generation"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_sink_wants_to_have_again_it_gets_again_and_nothing_before_it() {
+    let mut scene = scene(20, &[("odd", "behave = \"retry\", times = 3")]).await;
+    scene.host.start().unwrap();
+    scene.error_of("odd").await;
+    arrives(&scene, 0, "odd").await;
+    runs(&scene, "odd", 1).await;
+    others_are_right(&scene).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bump_of_the_sink_rebuilds_its_mappings_and_no_others() {
+    let mut scene = scene(20, &[("odd", "")]).await;
+    scene.host.start().unwrap();
+    arrives(&scene, 0, "odd").await;
+    runs(&scene, "odd", 1).await;
+
+    // The same version with other bytes is refused, and what ran goes on.
+    scene.plugin("odd-sink", &mended("1.0.0"));
+    scene.host.wait_log(0, "has other bytes than the 1.0.0", SOON).await.unwrap();
+    scene.client.batch_execute("update public.products set price = 3 where id = 1").await.unwrap();
+    arrives(&scene, 0, "odd").await;
+
+    // What does not load changes nothing.
+    let place = scene.host.path("plugins/odd-sink.wasm");
+    fs::write(&place, "not WebAssembly").unwrap();
+    scene.host.wait_log(0, "a plugin was not taken up", SOON).await.unwrap();
+    scene.client.batch_execute("update public.products set price = 4 where id = 1").await.unwrap();
+    arrives(&scene, 0, "odd").await;
+    assert_eq!(scene.mapping("odd")["generation"], 1);
+
+    // While it runs.
+    let from = scene.host.log_length();
+    scene.plugin("odd-sink", &odd().version("1.1.0"));
+    arrives(&scene, from, "odd").await;
+    runs(&scene, "odd", 2).await;
+
+    // And over a restart, which `plan` foretells.
+    scene.host.terminate(Duration::from_secs(30)).unwrap();
+    scene.plugin("odd-sink", &odd().version("1.2.0"));
+    let plan = scene.host.run(&["plan", "--json"]).unwrap();
+    let plan: Value = serde_json::from_slice(&plan.stdout).unwrap();
+    let action = |name: &str| {
+        let steps = plan["mappings"].as_array().unwrap();
+        steps.iter().find(|step| step["mapping"] == name).unwrap().clone()
+    };
+    assert_eq!(action("odd")["action"], "rebuild");
+    assert_eq!(action("odd")["reasons"], serde_json::json!(["odd-sink 1.1.0 → 1.2.0"]));
+    assert_eq!(action("good")["action"], "unchanged");
+    let from = scene.host.log_length();
+    scene.host.start().unwrap();
+    arrives(&scene, from, "odd").await;
+    runs(&scene, "odd", 3).await;
+    assert_eq!(scene.mapping("good")["generation"], 1);
+    assert_eq!(scene.mapping("orders")["generation"], 1);
+    others_are_right(&scene).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_whose_file_is_deleted_stops_and_goes_on_where_it_was() {
+    let mut scene = scene(20, &[("odd", "")]).await;
+    scene.host.start().unwrap();
+    arrives(&scene, 0, "odd").await;
+    runs(&scene, "odd", 1).await;
+    let place = scene.host.path("plugins/odd-sink.wasm");
+    let aside = scene.host.path("odd-sink.aside");
+    fs::rename(&place, &aside).unwrap();
+    let error = scene.error_of("odd").await;
+    assert!(error.contains("odd-sink 1.0.0 was removed") && error.contains("Put it back"), "{error}");
+    scene.client.batch_execute(&insert_products(3001, 3010, 1)).await.unwrap();
+    others_are_right(&scene).await;
+    assert_eq!(accepted(&scene, 0, "odd").keys().filter(|id| id.starts_with("30")).count(), 0);
+    fs::rename(&aside, &place).unwrap();
+    arrives(&scene, 0, "odd").await;
+    runs(&scene, "odd", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_in_the_middle_of_deliveries_loses_nothing() {
+    let mut scene = scene(25, &[("odd", "")]).await;
+    for round in 0..4_u64 {
+        let before = scene.host.log_length();
+        scene.host.start().unwrap();
+        let first = 10_001 + round * 10;
+        scene.client.batch_execute(&insert_products(first, first + 4, round)).await.unwrap();
+        scene.host.wait_log(before, "accepted [", SOON).await.unwrap();
+        scene.client.batch_execute(&insert_products(first + 5, first + 9, round)).await.unwrap();
+        scene.host.kill().unwrap();
+    }
+    scene.host.start().unwrap();
+    scene.client.batch_execute("delete from public.products where id % 10 = 5").await.unwrap();
+    arrives(&scene, 0, "odd").await;
+    others_are_right(&scene).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_of_the_sdk_keeps_documents_and_empties_destinations() {
+    let mut scene = Scene::new(12, 1).await;
+    scene.host.env("SINK_KEY", "marker-4711");
+    scene.config(
+        "instances = 1\n[sink.memory]\nkind = \"plugin\"\nplugin = \"memory-sink\"\n\
+         config = { room = 12, key = \"${SINK_KEY}\" }\n\
+         [[map]]\nname = \"memory\"\ntransform = \"product-search\"\nsink = \"memory\"\n",
+    );
+    scene.plugin("product-search", &products());
+    scene.plugin("memory-sink", &memory());
+    scene.client.batch_execute("update public.products set active = true").await.unwrap();
+    scene.host.start().unwrap();
+    scene.host.wait_log(0, "holds 12 documents", SOON).await.unwrap();
+    assert!(scene.host.log().contains("opened with a key of 11 characters"));
+    runs(&scene, "memory", 1).await;
+
+    scene.client.batch_execute("delete from public.products where id = 1").await.unwrap();
+    scene.host.wait_log(0, "holds 11 documents", SOON).await.unwrap();
+    scene.client.batch_execute("truncate public.products cascade").await.unwrap();
+    scene.host.wait_log(0, "purged products, holds 0 documents", SOON).await.unwrap();
+    let many = insert_products(1, 13, 1) + "update public.products set active = true;";
+    scene.client.batch_execute(&many).await.unwrap();
+    let error = scene.error_of("memory").await;
+    assert!(error.contains("there is room for 12") && error.contains("(full, poison)"), "{error}");
+    assert!(!scene.host.log().contains("marker-4711"), "a secret");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_and_inspect_know_sinks() {
+    let scene = scene(1, &[("odd", "")]).await;
+    scene.plugin("memory-sink", &memory());
+    let checked = scene.host.run(&["check", "--json"]).unwrap();
+    let check: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    assert_eq!(check["ok"], true, "{check}");
+    let notices = check["notices"].to_string();
+    assert!(notices.contains("memory-sink") && notices.contains("no [sink.<name>] names it"), "{notices}");
+
+    let inspected = scene.host.run(&["plugin", "inspect", "plugins/memory-sink.wasm", "--json"]).unwrap();
+    let inspection: Value = serde_json::from_slice(&inspected.stdout).unwrap();
+    assert_eq!(
+        (&inspection["loadable"], &inspection["kind"]),
+        (&true.into(), &"sink".into()),
+        "{inspection}"
+    );
+    assert!(inspection["exports"].to_string().contains("anabranch:plugin/purge@1.0.0"), "{inspection}");
+    let tested = scene.host.run(&["plugin", "test", "plugins/memory-sink.wasm"]).unwrap();
+    assert!(!tested.status.success());
+    assert!(String::from_utf8_lossy(&tested.stderr).contains("is a sink"), "{tested:?}");
+
+    fs::remove_file(scene.host.path("plugins/odd-sink.wasm")).unwrap();
+    let checked = scene.host.run(&["check", "--json"]).unwrap();
+    assert_eq!(checked.status.code(), Some(2));
+    let check: Value = serde_json::from_slice(&checked.stdout).unwrap();
+    let problem = check["problems"][0].to_string();
+    assert!(problem.contains("sink.odd") && problem.contains("no plugin in"), "{problem}");
+}
