@@ -186,6 +186,20 @@ async fn a_question_waits_for_a_commit_in_limbo() {
     assert_eq!(document(&host, &table, 2).await["answer"], "v2");
 }
 
+/// Waits until mappings have read the table: what is asked from then on is asked once.
+async fn built(scene: &Scene, names: &[&str]) {
+    wait_until("the first reading", SOON, async || {
+        let status = scene.host.status()?;
+        let mappings = status["mappings"].as_array().cloned().unwrap_or_default();
+        let built = |name: &&str| {
+            mappings.iter().any(|m| m["name"] == **name && m["built"] == m["generation"] && m["built"] != 0)
+        };
+        Ok(names.iter().all(built))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
+}
+
 async fn kept(scene: &Scene) -> BTreeMap<(String, i64, String), String> {
     let query = "select mapping, generation, key, convert_from(value, 'utf8') from anabranch.guest_state";
     let rows = scene.client.query(query, &[]).await.unwrap();
@@ -197,7 +211,7 @@ async fn state_survives_and_is_apart_by_mapping_and_generation() {
     let two = |version: &str| map("a", version) + &map("b", "");
     let mut scene = scene("state_max_bytes = \"2KiB\"\nstate_max_keys = 3\n", &two("")).await;
     scene.host.start().unwrap();
-    scene.streaming().await;
+    built(&scene, &["a", "b"]).await;
     let of = |mapping: &str, generation: i64, key: &str| (mapping.to_owned(), generation, key.to_owned());
     for id in 1..=3 {
         ask(&scene.client, id, "count", "n").await;
@@ -266,7 +280,7 @@ async fn c099_numbers_are_shown_bounded_and_go_with_their_mapping() {
     let from = scene.host.log_length();
     scene.host.start().unwrap();
     let web = Web::of(&mut scene.host, from).await;
-    scene.streaming().await;
+    built(&scene, &["a", "b"]).await;
     for (id, (what, arg)) in (1..).zip([("metric", "x"), ("metric", "x"), ("metric", "y"), ("gauge", "2.5")])
     {
         ask(&scene.client, id, what, arg).await;

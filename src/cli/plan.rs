@@ -67,7 +67,7 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     let wanted = wanted(&config, &plugins, &mappings);
     let notices = failures.into_iter().chain(mappings.notices.iter().cloned()).collect();
     let mut shape = context.block_on(compared(&config, &mappings, &wanted, notices))?;
-    hold(&mut shape, &mappings, &plugins);
+    hold(&mut shape, &config, &mappings, &plugins);
     let refused = shape.mappings.iter().any(|step| matches!(step.action, "held" | "refused"));
     context.output.result(&shape, text)?;
     Ok(if refused { Exit::Failed } else { Exit::Done })
@@ -132,12 +132,16 @@ fn changes(steps: &[StepShape]) -> bool {
     steps.iter().any(|step| !matches!(step.action, "unchanged" | "held" | "refused"))
 }
 
-/// A mapping whose transform asks for what is not granted does nothing else.
-fn hold(shape: &mut Shape, mappings: &Mappings, plugins: &Plugins) {
+/// A mapping whose transform or sink asks for what is not granted does nothing else.
+fn hold(shape: &mut Shape, config: &Config, mappings: &Mappings, plugins: &Plugins) {
     for step in shape.mappings.iter_mut().filter(|step| step.action != "removed") {
         let mapping = mappings.mappings.iter().find(|mapping| mapping.name == step.mapping);
-        let Some(plugin) = mapping.and_then(|mapping| plugins.named(&mapping.transform)) else { continue };
-        let Some(ungranted) = plugin.ungranted() else { continue };
+        let Some(mapping) = mapping else { continue };
+        let used = [Some(mapping.transform.as_str()), config.sink_plugin(&mapping.sink)];
+        let mut used = used.into_iter().flatten().filter_map(|name| plugins.named(name));
+        let Some((plugin, ungranted)) = used.find_map(|plugin| Some((plugin, plugin.ungranted()?))) else {
+            continue;
+        };
         let (revision, words) = (plugin.revision(), ungranted.words());
         let lines = ungranted.toml().replace('\n', " ");
         let (action, reason) = if step.action == "new" {

@@ -88,8 +88,9 @@ pub(super) fn read(mut section: Section<'_>) -> GrantsTable {
 
 fn headers(mut section: Section<'_>) -> Vec<(Text, Vec<(String, Text)>)> {
     let tables = section.remaining_tables();
-    section.finish_with(|key| {
-        format!("expected a table, as in headers = {{ \"{key}\" = {{ authorization = \"${{KEY}}\" }} }}")
+    section.finish_with(|_| {
+        "expected the headers of an origin, as in headers = { \"https://host\" = { authorization = \"${KEY}\" } }"
+            .to_owned()
     });
     tables.into_iter().map(|(origin, section)| (origin, section.into_texts())).collect()
 }
