@@ -180,7 +180,7 @@ async fn the_index_is_what_the_table_is_whatever_happens() {
     let boom = "update public.products set name = 'boom', active = true where id = 1";
     scene.client.batch_execute(boom).await.unwrap();
     let error = scene.error_of("search").await;
-    for part in ["mapper_parsing_exception, poison", "For input string", "\"1\""] {
+    for part in ["mapper_parsing_exception, poison", "For input string", "document 1 in products"] {
         assert!(error.contains(part), "{part}: {error}");
     }
     scene.client.batch_execute("update public.products set name = 'fine' where id = 1").await.unwrap();
