@@ -121,7 +121,9 @@ impl SinkGuest {
             for (&index, result) in these.iter().zip(results) {
                 match result {
                     Ok(()) => {}
-                    Err(failure) if failure.class == FailureClass::Poison => rejected.push((index, failure)),
+                    Err(failure) if failure.class == FailureClass::Poison => {
+                        rejected.push((index, self.named(failure)));
+                    }
                     // All that comes behind it is sent again together with it.
                     Err(failure) => return Err(self.of_document(failure, documents, index)),
                 }
@@ -269,6 +271,12 @@ impl SinkGuest {
             failure.retry_after = inner.retry_after;
         }
         failure
+    }
+
+    /// The failure of one document, whose name its caller adds.
+    fn named(&self, failure: Failure) -> Failure {
+        let message = format!("plugin {} in {}: {}", self.revision(), self.place, failure.message);
+        Failure { message, ..failure }
     }
 
     /// The failure of one document that holds up its batch.
