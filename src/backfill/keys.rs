@@ -20,14 +20,14 @@ impl Keys {
         self.ends.push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
     }
 
-    /// The ids of the new tuples of a batch that a chunk was read into, in its order; none when one row
-    /// has no id (a key column is NULL), which the reader reports as its failure.
+    /// The ids of the tuples of a batch that a chunk was read into, in its order (of a row that is gone, the old
+    /// one); none when one row has no id (a key column is NULL), which the reader reports as its failure.
     #[must_use]
     pub fn of_batch(batch: &ChangeBatch) -> Option<Self> {
         let mut keys = Self::default();
         keys.ends.reserve(batch.changes.len());
         for change in &batch.changes {
-            let row = batch.row(change.new?);
+            let row = batch.row(change.new.or(change.old)?);
             if !push_document_id(batch.relation(change), row, &mut keys.bytes) {
                 return None;
             }

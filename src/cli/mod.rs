@@ -10,6 +10,7 @@ mod output;
 mod plan;
 mod plugin;
 mod prepare;
+mod quarantine;
 mod run;
 mod source;
 mod status;
@@ -84,6 +85,8 @@ enum Command {
     Status(status::Arguments),
     /// Ask for backfills, cancel, watch, wait for and slow them down, with the installation's database alone.
     Backfill(backfill::Arguments),
+    /// List, show, replay and drop what could not be processed, with the installation's database alone.
+    Quarantine(quarantine::Arguments),
     /// End all streaming, until `resume`: for upgrades of the server, and migrations that a slot blocks.
     Suspend(suspend::SuspendArguments),
     /// Let a suspended installation go on.
@@ -216,6 +219,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Plugin(arguments) => plugin::run(&context, &arguments),
         Command::Status(arguments) => status::run(&context, &arguments),
         Command::Backfill(arguments) => backfill::run(&context, &arguments),
+        Command::Quarantine(arguments) => quarantine::run(&context, &arguments),
         Command::Suspend(arguments) => suspend::suspend(&context, &arguments),
         Command::Resume(arguments) => suspend::resume(&context, &arguments),
         Command::Widen(arguments) => widen::widen(&context, &arguments),

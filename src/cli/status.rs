@@ -50,7 +50,16 @@ fn text(shape: &StatusShape) -> String {
     }
     if !shape.mappings.is_empty() {
         let rows: Vec<_> = shape.mappings.iter().map(mapping_row).collect();
-        let heading = ["mapping", "version", "since", "generation", "status", "accepted", "last error"];
+        let heading = [
+            "mapping",
+            "version",
+            "since",
+            "generation",
+            "status",
+            "accepted",
+            "in quarantine",
+            "last error",
+        ];
         text.push('\n');
         text.push_str(&output::table(&heading, &rows));
     }
@@ -91,6 +100,7 @@ fn mapping_row(mapping: &MappingShape) -> Vec<String> {
         format!("{}{built}", mapping.generation),
         mapping.status.to_owned(),
         if never { "nothing".to_owned() } else { mapping.accepted_lsn.clone() },
+        output::count(i64::try_from(mapping.quarantined).unwrap_or(i64::MAX)),
         mapping.last_error.iter().chain(&mapping.held_revision).cloned().collect::<Vec<_>>().join("; "),
     ]
 }

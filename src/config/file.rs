@@ -99,6 +99,9 @@ pub(super) struct MapTable {
     pub(super) auto_backfill_on_version_change: Option<Located<bool>>,
     pub(super) purge_on_change: Option<Located<bool>>,
     pub(super) on_failure: Option<Text>,
+    pub(super) quarantine_limit: Option<Located<i64>>,
+    pub(super) quarantine_in_a_row: Option<Located<i64>>,
+    pub(super) quarantine_payload: Option<Text>,
     pub(super) reread: Option<Located<bool>>,
 }
 
@@ -267,6 +270,9 @@ fn map(mut section: Section<'_>) -> MapTable {
         auto_backfill_on_version_change: section.boolean("auto_backfill_on_version_change"),
         purge_on_change: section.boolean("purge_on_change"),
         on_failure: section.text("on_failure", TEXT),
+        quarantine_limit: section.integer("quarantine_limit"),
+        quarantine_in_a_row: section.integer("quarantine_in_a_row"),
+        quarantine_payload: section.text("quarantine_payload", SIZE),
         reread: section.boolean("reread"),
         at: section.at.clone(),
     };

@@ -9,7 +9,7 @@ use crate::{
 
 use super::{
     error::{ConfigError, Problem, did_you_mean, listed},
-    settings::{Config, MapEntry, MapPolicy, Place},
+    settings::{Config, MapEntry, MapPolicy, OnFailure, Place},
 };
 
 /// Entity → transform → sink and destination: the unit that has a version.
@@ -214,6 +214,15 @@ impl<'a> Resolver<'a> {
                  table",
                 entry.transform,
                 entities.len()
+            );
+            return self.complain(&entry.place, message);
+        }
+        if entry.policy.on_failure == OnFailure::Quarantine && description.names_ids {
+            let message = format!(
+                "on_failure = \"quarantine\" needs a transform whose documents stand under the keys of their rows, and \
+                 the plugin `{}` names ids of its own: a change that is passed over may be the only one that tells \
+                 which document has to go; leave out `on_failure`",
+                entry.transform
             );
             return self.complain(&entry.place, message);
         }

@@ -25,7 +25,8 @@ pub use mapping::{Mapping, Mappings, resolve_mappings};
 pub use resolve::Environment;
 pub use settings::{
     BackfillSettings, Config, HttpSettings, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy, OnFailure,
-    PipelineSettings, PluginLimits, PluginSettings, PluginsSettings, SourceSettings, TracesSettings,
+    PipelineSettings, PluginLimits, PluginSettings, PluginsSettings, QuarantineBounds, SourceSettings,
+    TracesSettings,
 };
 pub use unit::duration;
 

@@ -21,7 +21,7 @@ use super::{
     section::{Located, Text},
     settings::{
         BackfillSettings, Config, LogFormat, LogLevel, LogSettings, MapEntry, MapPolicy, OnFailure,
-        PipelineSettings, Place, PluginLimits, PluginSettings, PluginsSettings, base_of,
+        PipelineSettings, Place, PluginLimits, PluginSettings, PluginsSettings, QuarantineBounds, base_of,
     },
     sinks, unit,
 };
@@ -354,6 +354,7 @@ impl Resolver<'_> {
             auto_backfill_on_version_change: flag(&table.auto_backfill_on_version_change, true),
             purge_on_change: flag(&table.purge_on_change, false),
             on_failure,
+            quarantine: self.quarantine(table, on_failure),
             reread: table.reread.as_ref().is_none_or(|typed| typed.value),
         };
         Some(MapEntry {
@@ -413,13 +414,32 @@ impl Resolver<'_> {
     }
 
     fn on_failure(&self, typed: Option<&Text>) -> OnFailure {
-        match typed {
-            Some(typed) if typed.value == "quarantine" => {
-                let message = "this release knows only \"halt\"; quarantine is planned for a later one";
-                self.complain(&typed.at, message);
-                OnFailure::Halt
+        let words = [("halt", OnFailure::Halt), ("quarantine", OnFailure::Quarantine)];
+        self.word(typed, &words, OnFailure::Halt)
+    }
+
+    fn quarantine(&self, table: &MapTable, on_failure: OnFailure) -> QuarantineBounds {
+        let default = QuarantineBounds::default();
+        let limits = [
+            table.quarantine_limit.as_ref().map(|typed| &typed.at),
+            table.quarantine_in_a_row.as_ref().map(|typed| &typed.at),
+            table.quarantine_payload.as_ref().map(|typed| &typed.at),
+        ];
+        if on_failure != OnFailure::Quarantine {
+            for at in limits.into_iter().flatten() {
+                self.complain(
+                    at,
+                    "bounds the quarantine, which this mapping has none of; add on_failure = \"quarantine\"",
+                );
             }
-            typed => self.word(typed, &[("halt", OnFailure::Halt)], OnFailure::Halt),
+        }
+        let count = |typed: &Option<Located<i64>>, default: usize| {
+            self.count(typed.as_ref(), u32::try_from(default).unwrap_or(u32::MAX), 1..=1_000_000) as usize
+        };
+        QuarantineBounds {
+            limit: count(&table.quarantine_limit, default.limit),
+            in_a_row: count(&table.quarantine_in_a_row, default.in_a_row),
+            payload: self.size(table.quarantine_payload.as_ref(), default.payload as u64, 1..=16 * MIB),
         }
     }
 

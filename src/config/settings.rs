@@ -221,6 +221,8 @@ pub struct MapPolicy {
     pub purge_on_change: bool,
     /// What happens to a change that cannot be processed.
     pub on_failure: OnFailure,
+    /// The bounds of its quarantine.
+    pub quarantine: QuarantineBounds,
     /// Whether live rows that came without all that the transform reads are read again by their keys; otherwise
     /// they cannot be processed.
     pub reread: bool,
@@ -233,6 +235,7 @@ impl Default for MapPolicy {
             auto_backfill_on_version_change: true,
             purge_on_change: false,
             on_failure: OnFailure::Halt,
+            quarantine: QuarantineBounds::default(),
             reread: true,
         }
     }
@@ -243,6 +246,25 @@ impl Default for MapPolicy {
 pub enum OnFailure {
     /// The mapping stops, keeps the slot and tries again with backoff; nothing is skipped.
     Halt,
+    /// The change is kept in the state schema, and the mapping goes on.
+    Quarantine,
+}
+
+/// The bounds of a mapping's quarantine: beyond them it halts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuarantineBounds {
+    /// Rows that may be in it.
+    pub limit: usize,
+    /// Changes, or documents, that may fail one after another with none between them that works.
+    pub in_a_row: usize,
+    /// About how many bytes of a row, and of a document, are kept.
+    pub payload: usize,
+}
+
+impl Default for QuarantineBounds {
+    fn default() -> Self {
+        Self { limit: 10_000, in_a_row: 100, payload: 64 << 10 }
+    }
 }
 
 /// `[backfill]`: how existing rows are read.

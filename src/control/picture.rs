@@ -26,6 +26,8 @@ pub struct Picture {
     pub requests: Vec<PendingRequest>,
     /// What holds for how backfills read.
     pub controls: Vec<StoredControl>,
+    /// How many rows of each mapping are in quarantine; those that have none are left out.
+    pub quarantined: BTreeMap<String, u64>,
     /// Whether a host streams.
     pub streaming: bool,
     /// That nobody is to stream, or was not until a moment ago.
@@ -64,6 +66,7 @@ impl Picture {
             ages: ages.into_iter().map(|age| (age.run.clone(), age)).collect(),
             requests: store.pending_requests(client).await?,
             controls: store.controls(client).await?,
+            quarantined: store.quarantine_counts(client).await?.into_iter().collect(),
             streaming: client
                 .query_one(streaming, &[&installation])
                 .await

@@ -1,5 +1,7 @@
 //! Where an installation stands, read from its database alone: one shape for the command line and for HTTP.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::{
@@ -110,6 +112,8 @@ pub struct MappingShape {
     pub purge: bool,
     /// A newer revision of the transform that is not taken up, and why; null where there is none.
     pub held_revision: Option<String>,
+    /// Rows in quarantine.
+    pub quarantined: u64,
 }
 
 impl StatusShape {
@@ -135,7 +139,11 @@ impl StatusShape {
             requests: picture.requests.iter().map(|pending| RequestShape::new(&picture, pending)).collect(),
             backfills: picture.runs.iter().map(|run| RunShape::new(&picture, run)).collect(),
             controls: picture.controls.iter().map(ControlShape::new).collect(),
-            mappings: picture.mappings.into_iter().map(mapping).collect(),
+            mappings: picture
+                .mappings
+                .into_iter()
+                .map(|stored| mapping(stored, &picture.quarantined))
+                .collect(),
         })
     }
 }
@@ -167,11 +175,12 @@ fn checkpoint(stored: Installation) -> CheckpointShape {
     }
 }
 
-fn mapping(stored: StoredMapping) -> MappingShape {
+fn mapping(stored: StoredMapping, quarantined: &BTreeMap<String, u64>) -> MappingShape {
     // Another release may have written it; what the columns say is still worth showing.
     let identity = serde_json::from_str::<Identity>(&stored.identity).ok();
     let of = |part: fn(&Identity) -> String| identity.as_ref().map(part);
     MappingShape {
+        quarantined: quarantined.get(&stored.name).copied().unwrap_or(0),
         transform: of(|identity| identity.transform.name.clone()),
         version: of(Identity::version_text),
         sink: of(|identity| identity.route.sink.clone()),

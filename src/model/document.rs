@@ -108,6 +108,21 @@ impl Documents {
         self.entries.extend(more.entries.iter().map(moved));
     }
 
+    /// The documents at these indexes, on their own.
+    #[must_use]
+    pub fn part(&self, range: std::ops::Range<usize>) -> Self {
+        let mut part = Self::new(self.entity.as_str(), self.origin, self.generation);
+        part.destinations.clone_from(&self.destinations);
+        for entry in self.entries.get(range).unwrap_or_default() {
+            let bytes = |(start, len): (u32, u32)| {
+                self.bytes.get(start as usize..start as usize + len as usize).unwrap_or_default()
+            };
+            let (id, body) = (part.push_bytes(bytes(entry.id)), part.push_bytes(bytes(entry.body)));
+            part.entries.push(DocumentEntry { id, body, ..*entry });
+        }
+        part
+    }
+
     fn text(&self, (start, len): (u32, u32)) -> &str {
         let bytes = self.bytes.get(start as usize..start as usize + len as usize);
         bytes.and_then(|bytes| std::str::from_utf8(bytes).ok()).unwrap_or_default()
@@ -180,5 +195,9 @@ mod tests {
         all.append(&one("a", "3", "3"));
         let seen: Vec<_> = all.iter().map(|view| (view.destination, view.id, view.body)).collect();
         assert_eq!(seen, [("a", "1", "{}"), ("b", "two", "[2]"), ("a", "3", "3")]);
+        let part = all.part(1..3);
+        let seen: Vec<_> = part.iter().map(|view| (view.destination, view.id, view.body)).collect();
+        assert_eq!(seen, [("b", "two", "[2]"), ("a", "3", "3")]);
+        assert_eq!(part.bytes.len(), 8, "only what belongs to it");
     }
 }

@@ -43,13 +43,48 @@ pub fn guest_selection(batch: &ChangeBatch, selection: &[u32], rules: &DocumentR
 
 /// Makes the documents of `selection`, given one outcome for each change of its [`guest_selection`].
 ///
-/// Nothing of a selection with a failed change is returned: its mapping halts, or splits it.
+/// Nothing of a selection with a failed change is returned: its mapping halts.
 pub fn assemble(
     batch: &ChangeBatch,
     selection: &[u32],
     outcomes: &Outcomes,
     rules: &DocumentRules,
     documents: &mut Documents,
+) -> Result<(), ChangeFailure> {
+    assemble_each(batch, selection, outcomes, rules, documents, &mut Err)
+}
+
+/// The same, with changes that can never work set aside: they have no documents, except that the document of a key
+/// that moved away is deleted. Gives them in order.
+///
+/// # Errors
+/// A failure that is none of the change alone.
+pub fn assemble_around(
+    batch: &ChangeBatch,
+    selection: &[u32],
+    outcomes: &Outcomes,
+    rules: &DocumentRules,
+    documents: &mut Documents,
+) -> Result<Vec<ChangeFailure>, ChangeFailure> {
+    let mut aside = Vec::new();
+    let mut failed = |failed: ChangeFailure| {
+        if failed.failure.class != FailureClass::Poison {
+            return Err(failed);
+        }
+        aside.push(failed);
+        Ok(())
+    };
+    assemble_each(batch, selection, outcomes, rules, documents, &mut failed)?;
+    Ok(aside)
+}
+
+fn assemble_each(
+    batch: &ChangeBatch,
+    selection: &[u32],
+    outcomes: &Outcomes,
+    rules: &DocumentRules,
+    documents: &mut Documents,
+    failed: &mut dyn FnMut(ChangeFailure) -> Result<(), ChangeFailure>,
 ) -> Result<(), ChangeFailure> {
     // Most changes have one document, with an id of a few bytes.
     documents.entries.reserve(selection.len());
@@ -59,6 +94,7 @@ pub fn assemble(
     let mut answers = outcomes.outcomes.iter();
     for &index in selection {
         let change = &batch.changes[index as usize];
+        let kept = (assembly.documents.entries.len(), assembly.documents.bytes.len());
         let step = match change.operation {
             Operation::Truncate => Ok(()),
             Operation::Delete if !rules.wants_deletes => assembly.delete_old(index, change),
@@ -67,7 +103,12 @@ pub fn assemble(
                 answer.and_then(|outcome| assembly.apply(index, change, outcome, outcomes))
             }
         };
-        step.map_err(|failure| ChangeFailure { change: index, failure })?;
+        if let Err(failure) = step {
+            failed(ChangeFailure { change: index, failure })?;
+            assembly.documents.entries.truncate(kept.0);
+            assembly.documents.bytes.truncate(kept.1);
+            assembly.leave_moved(index, change);
+        }
     }
     Ok(())
 }
@@ -179,6 +220,15 @@ impl Assembly<'_> {
             self.push(index, change, DocumentOperation::Delete, self.destination, None);
         }
         Ok(())
+    }
+
+    /// A change that failed: what stood under a key that is none any more goes in any case.
+    fn leave_moved(&mut self, index: u32, change: &Change) {
+        let kept = self.documents.entries.len();
+        if !self.rules.names_ids && self.delete_moved(index, change).is_err() {
+            // An id that is none has no document.
+            self.documents.entries.truncate(kept);
+        }
     }
 
     fn push(
@@ -352,6 +402,29 @@ mod tests {
         outcomes.outcomes.push(Outcome::Failed(failure.clone()));
         let changes = [(Operation::Insert, None, Some("1")), (Operation::Insert, None, Some("2"))];
         assert_eq!(run(&changes, &outcomes, &RULES()), Err(ChangeFailure { change: 1, failure }));
+    }
+
+    #[test]
+    fn failed_changes_are_set_aside_and_the_others_keep_their_order() {
+        let changes = [
+            (Operation::Insert, None, Some("1")),
+            (Operation::Update, Some("2"), Some("3")),
+            (Operation::Delete, Some("4"), None),
+        ];
+        let failure = |class| Outcome::Failed(Failure::new(class, "price", "no price"));
+        let around = |class| {
+            let mut outcomes = emitted(&[""]);
+            outcomes.outcomes.push(failure(class));
+            let mut documents = Documents::new("public.products", Origin::Stream, 1);
+            let batch = batch(&changes);
+            let aside = assemble_around(&batch, &[0, 1, 2], &outcomes, &RULES(), &mut documents)?;
+            let ids: Vec<String> = documents.iter().map(|view| view.id.to_owned()).collect();
+            Ok::<_, ChangeFailure>((aside.into_iter().map(|failed| failed.change).collect::<Vec<_>>(), ids))
+        };
+        let ids = ["1", "2", "4"].map(str::to_owned).to_vec();
+        assert_eq!(around(FailureClass::Poison), Ok((vec![1], ids)), "the old id of the moved key goes");
+        assert_eq!(around(FailureClass::Retry).unwrap_err().change, 1);
+        assert_eq!(around(FailureClass::Fatal).unwrap_err().change, 1);
     }
 
     #[test]

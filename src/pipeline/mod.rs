@@ -3,15 +3,21 @@
 //!
 //! Layer 1: pure decisions without I/O, time or tasks. `runtime` carries them out.
 
+mod bisection;
 mod documents;
 mod ledger;
+mod payload;
+mod quarantine;
 mod retry;
 mod rollout;
 mod route;
 mod toast;
 
-pub use documents::{ChangeFailure, DocumentRules, assemble, guest_selection};
+pub use bisection::{Bisection, BisectionLimits, Found, TooMany};
+pub use documents::{ChangeFailure, DocumentRules, assemble, assemble_around, guest_selection};
 pub use ledger::{LaneId, Ledger, WorkId};
+pub use payload::{Payload, beginning, payload};
+pub use quarantine::{InARow, LaneOrder, OpenRows};
 pub use retry::{Backoff, NextAttempt, RetryPolicy};
 pub use rollout::{
     Conflict, Decision, Difference, Identity, Inputs, PluginStamp, RolloutPolicy, Route, Step, Stored,

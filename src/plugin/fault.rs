@@ -101,6 +101,17 @@ pub enum FaultKind {
     /// It asks for what it is not granted.
     #[error("it {0}")]
     Ungranted(Ungranted),
+    /// It fails for so many changes that none of them is to blame.
+    #[error(
+        "it fails for more than {culprits} changes of one batch, each alone, or takes too long to fail: the plugin is \
+         taken to be at fault and not the rows, and none is put into quarantine. The last: {last}"
+    )]
+    Everywhere {
+        /// How many had failed before.
+        culprits: usize,
+        /// What the last failed with.
+        last: String,
+    },
     /// No instance could be made.
     #[error("no instance of it could be made: {0}")]
     Instantiate(String),
@@ -124,6 +135,7 @@ impl FaultKind {
             Self::Guest(failure) | Self::State(failure) => &failure.code,
             Self::MissingColumn { .. } => "plugin-column",
             Self::Ungranted(_) => "plugin-ungranted",
+            Self::Everywhere { .. } => "plugin-fails-often",
             Self::Instantiate(_) => "plugin-instantiate",
         }
     }
@@ -153,6 +165,20 @@ impl PluginFault {
         self.0.positions.0..self.0.positions.1
     }
 
+    /// Whether it may be the machine's rather than the guest's: it is a matter of time.
+    #[must_use]
+    pub fn is_slow(&self) -> bool {
+        matches!(self.kind(), FaultKind::Deadline(_))
+    }
+
+    /// The same as a fault of the plugin as a whole, after `culprits` changes were to blame.
+    #[must_use]
+    pub fn of_the_plugin(mut self, culprits: usize) -> Self {
+        let last = self.0.kind.to_string();
+        self.0.kind = FaultKind::Everywhere { culprits, last };
+        self
+    }
+
     /// Whether one change of several may be the cause, so that a smaller batch may work: split
     /// [`PluginFault::positions`] until the culprit is alone.
     #[must_use]
@@ -162,10 +188,11 @@ impl PluginFault {
             && match self.kind() {
                 FaultKind::Guest(failure) => failure.class == FailureClass::Poison,
                 FaultKind::State(failure) => failure.class == FailureClass::Poison,
-                FaultKind::MissingColumn { .. } | FaultKind::Instantiate(_) | FaultKind::Ungranted(_) => {
-                    false
-                }
-                FaultKind::Memory(LimitError::Total { .. }) => false,
+                FaultKind::MissingColumn { .. }
+                | FaultKind::Instantiate(_)
+                | FaultKind::Ungranted(_)
+                | FaultKind::Everywhere { .. }
+                | FaultKind::Memory(LimitError::Total { .. }) => false,
                 _ => true,
             }
     }
@@ -175,7 +202,9 @@ impl PluginFault {
     pub fn class(&self) -> FailureClass {
         match self.kind() {
             FaultKind::Guest(failure) | FaultKind::State(failure) => failure.class,
-            FaultKind::MissingColumn { .. } | FaultKind::Ungranted(_) => FailureClass::Fatal,
+            FaultKind::MissingColumn { .. } | FaultKind::Ungranted(_) | FaultKind::Everywhere { .. } => {
+                FailureClass::Fatal
+            }
             FaultKind::Instantiate(_) | FaultKind::Memory(LimitError::Total { .. }) => FailureClass::Retry,
             _ => FailureClass::Poison,
         }

@@ -20,9 +20,7 @@ use crate::model::{
     Change, ChangeBatch, Description, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Origin,
     Outcome, Outcomes, Relation, Revision,
 };
-
-/// Culprits after which a batch is given up: the plugin, not a change, is broken.
-const CULPRITS: usize = 16;
+use crate::pipeline::{Bisection, BisectionLimits, Found, TooMany};
 
 /// A plugin at work on one entity, with the settings of one mapping. Calls may run at the same time.
 #[derive(Debug)]
@@ -139,42 +137,52 @@ impl Transform {
     /// [`Outcome::Failed`].
     ///
     /// # Errors
-    /// The fault is none of a single change (it may work later, or never for any), or more than a handful of
-    /// changes are culprits.
+    /// The fault is none of a single change: it may work later, or never for any, or so many changes are culprits
+    /// that the plugin is.
     pub async fn call_isolating(
         &self,
         batch: &ChangeBatch,
         selection: &[u32],
     ) -> Result<Outcomes, PluginFault> {
         let mut outcomes = Outcomes::default();
-        let mut culprits = 0;
-        // Ranges of positions yet to be answered, the next one last.
-        let mut ranges = vec![(0, selection.len())];
-        while let Some((from, to)) = ranges.pop() {
+        outcomes.outcomes.reserve(selection.len());
+        let mut bisection = Bisection::new(selection.len(), BisectionLimits::default());
+        let mut buffers = self.take_buffers();
+        while let Some(range) = bisection.next_range() {
             let kept = (outcomes.outcomes.len(), outcomes.documents.len(), outcomes.bytes.len());
-            let Err(fault) = self.call_range(batch, selection, from, to, &mut outcomes).await else {
-                continue;
-            };
-            outcomes.outcomes.truncate(kept.0);
-            outcomes.documents.truncate(kept.1);
-            outcomes.bytes.truncate(kept.2);
-            let blamed = fault.positions();
-            if fault.may_be_one_change() {
-                let middle = blamed.start + blamed.len() / 2;
-                ranges.push((blamed.end, to));
-                ranges.push((middle, blamed.end));
-                ranges.push((blamed.start, middle));
-                ranges.push((from, blamed.start));
-            } else if fault.class() == FailureClass::Poison && blamed.len() == 1 && culprits < CULPRITS {
-                culprits += 1;
-                self.call_range(batch, selection, from, blamed.start, &mut outcomes).await?;
-                outcomes.outcomes.push(Outcome::Failed(fault.to_failure()));
-                ranges.push((blamed.end, to));
-            } else {
-                return Err(fault);
+            let called = self
+                .call_once(batch, &selection[..range.end], range.start, &mut buffers, &mut outcomes)
+                .await;
+            match called {
+                Ok(to) => bisection.worked(to),
+                Err(fault) => {
+                    outcomes.outcomes.truncate(kept.0);
+                    outcomes.documents.truncate(kept.1);
+                    outcomes.bytes.truncate(kept.2);
+                    if fault.class() != FailureClass::Poison {
+                        return Err(fault);
+                    }
+                    match bisection.failed(fault.positions().end, fault.is_slow()) {
+                        Ok(Found::More) => {}
+                        Ok(Found::Culprit(_)) => outcomes.outcomes.push(Outcome::Failed(fault.to_failure())),
+                        Err(TooMany { culprits }) => return Err(fault.of_the_plugin(culprits)),
+                    }
+                }
             }
+            tokio::task::yield_now().await;
         }
+        self.keep_buffers(buffers);
         Ok(outcomes)
+    }
+
+    fn take_buffers(&self) -> Buffers {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    fn keep_buffers(&self, buffers: Buffers) {
+        if buffers.request.capacity() <= KEEP {
+            self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffers);
+        }
     }
 
     async fn call_range(
@@ -185,8 +193,7 @@ impl Transform {
         to: usize,
         outcomes: &mut Outcomes,
     ) -> Result<(), PluginFault> {
-        let mut buffers =
-            self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let mut buffers = self.take_buffers();
         while from < to {
             from = self.call_once(batch, &selection[..to], from, &mut buffers, outcomes).await?;
             if from < to {
@@ -194,9 +201,7 @@ impl Transform {
                 tokio::task::yield_now().await;
             }
         }
-        if buffers.request.capacity() <= KEEP {
-            self.buffers.lock().unwrap_or_else(PoisonError::into_inner).push(buffers);
-        }
+        self.keep_buffers(buffers);
         Ok(())
     }
 

@@ -60,6 +60,29 @@ pub(super) fn among(key: &[(String, KeyType)], keys: &[Vec<String>]) -> Result<S
     Ok(format!("({names}) operator({schema}.=) any (values {})", rows.join(", ")))
 }
 
+/// A query for those of these keys that `table` (with the word `only`, where that is meant) has no row of, in the
+/// server's own text.
+pub(super) fn absent(key: &[(String, KeyType)], keys: &[Vec<String>], table: &str, filter: &str) -> String {
+    let row = |values: &Vec<String>| {
+        let parts: Vec<_> = key.iter().zip(values).map(|((_, key), value)| literal(value, key)).collect();
+        format!("({})", parts.join(", "))
+    };
+    let rows: Vec<_> = keys.iter().map(row).collect();
+    let names: Vec<_> = (0..key.len()).map(|at| format!("k{at}")).collect();
+    let same = key
+        .iter()
+        .zip(&names)
+        .map(|((name, key), asked)| format!("t.{name} operator({}.=) asked.{asked}", key.operator_schema));
+    let same: Vec<_> = same.collect();
+    format!(
+        "select distinct {} from (values {}) as asked ({names}) where not exists (select from {table} as t where {}{filter})",
+        names.iter().map(|name| format!("asked.{name}")).collect::<Vec<_>>().join(", "),
+        rows.join(", "),
+        same.join(" and "),
+        names = names.join(", "),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

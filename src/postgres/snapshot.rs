@@ -18,7 +18,7 @@ use super::{
     catalog::{TableInfo, Wanted, read_tables, tables_query},
     connect::{Purpose, major_version},
     error::{Error, ErrorKind},
-    keyset::{among, equal, greater},
+    keyset::{absent, among, equal, greater},
     marks::parse_snapshot,
     quote,
     settings::ConnectSettings,
@@ -70,7 +70,8 @@ pub struct ChunkRead {
     /// What the rows were read in.
     pub snapshot: Snapshot,
     /// The rows as reads of a backfill, in key order, in one transaction whose positions are 0: they are the
-    /// high mark's, which is not known yet.
+    /// high mark's, which is not known yet. Where keys were asked for, the first page ends with a delete for each
+    /// that there is no row of.
     pub batch: ChangeBatch,
     /// The key that the page is ordered by.
     pub key: Vec<KeyColumn>,
@@ -287,8 +288,12 @@ impl SnapshotReader {
                 self.row_bytes.insert(opened.table.oid, average.max(1));
             }
         }
-        self.wire.query("commit").await?;
         let last = rows.last_key()?;
+        if let (Some(Scope::Keys(keys)), None) = (request.scope, request.after) {
+            // With the first page, whose snapshot judges them, too.
+            self.fetch_absent(&opened, keys, &mut rows).await?;
+        }
+        self.wire.query("commit").await?;
         Ok(ChunkRead {
             bytes: rows.bytes(),
             batch: rows.batch,
@@ -299,6 +304,26 @@ impl SnapshotReader {
             exhausted,
             elapsed: started.elapsed(),
         })
+    }
+
+    /// Adds the keys of which there is no row, as deletes of rows of which nothing but the key is known.
+    async fn fetch_absent(
+        &mut self,
+        opened: &Opened,
+        keys: &[Vec<String>],
+        rows: &mut Rows,
+    ) -> Result<(), Error> {
+        for keys in keys.chunks(200) {
+            let filter = opened.table.row_filter.as_ref();
+            let filter = filter.map(|filter| format!(" and ({filter})")).unwrap_or_default();
+            let only = if opened.table.partitioned { "" } else { "only " };
+            let table = format!("{only}{}", quote::entity(&opened.relation.name));
+            let found = self.wire.query(&absent(&opened.key, keys, &table, &filter)).await?;
+            for key in found.into_iter().flatten() {
+                rows.push_gone(&key)?;
+            }
+        }
+        Ok(())
     }
 
     /// The condition of a scope, as one that ends where it should: whoever asks for rows says which, and
@@ -497,6 +522,32 @@ impl Rows {
             sequence: self.count(),
             new: Some(RowSpan { first, count: u32::try_from(count).map_err(too_long)? }),
             old: None,
+        });
+        Ok(())
+    }
+
+    /// A row of this key is not there.
+    fn push_gone(&mut self, key: &[Option<String>]) -> Result<(), Error> {
+        let too_long = |_| Error::protocol("a page has more than 4 GiB of text");
+        let first = u32::try_from(self.batch.cells.len()).map_err(too_long)?;
+        let relation = Arc::clone(&self.relation);
+        let count = u32::try_from(relation.columns.len()).map_err(too_long)?;
+        self.batch.cells.resize(self.batch.cells.len() + relation.columns.len(), Cell::Unknown);
+        for (&column, text) in relation.key.iter().zip(key) {
+            let Some(text) = text else { continue };
+            let start = u32::try_from(self.batch.bytes.len()).map_err(too_long)?;
+            self.batch.bytes.extend_from_slice(text.as_bytes());
+            self.text += text.len();
+            let len = u32::try_from(text.len()).map_err(too_long)?;
+            self.batch.cells[first as usize + column] = Cell::Text { start, len };
+        }
+        self.batch.changes.push(Change {
+            operation: Operation::Delete,
+            relation: self.index,
+            transaction: 0,
+            sequence: self.count(),
+            new: None,
+            old: Some(RowSpan { first, count }),
         });
         Ok(())
     }

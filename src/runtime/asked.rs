@@ -30,6 +30,7 @@ impl Pump {
             Asked::Controls(controls) => self.control(&controls),
             Asked::Cancelled(entities) => entities.iter().for_each(|entity| self.cancelled(entity)),
             Asked::Backfills(requests) => requests.into_iter().for_each(|request| self.requested(request)),
+            Asked::Quarantined(counts) => self.quarantined(&counts),
             Asked::Suspended => {
                 info!("the installation is suspended: the term drains and ends");
                 return Some(Stopped::Again);
@@ -58,6 +59,18 @@ impl Pump {
         }
         let commands = self.machine.control(controls, now_micros());
         self.carry_out(commands);
+    }
+
+    /// So many rows are stored as being in quarantine.
+    fn quarantined(&mut self, counts: &[(String, u64)]) {
+        for lane in self.lanes.values() {
+            let count =
+                counts.iter().find(|(mapping, _)| mapping == lane.name()).map_or(0, |(_, rows)| *rows);
+            if let Some(handle) = &lane.handle {
+                handle.quarantine_is(count);
+            }
+        }
+        self.observer.news();
     }
 
     /// Forgets the run of a table that was withdrawn before it began, so that no later request joins it.

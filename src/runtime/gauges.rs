@@ -153,6 +153,8 @@ fn mappings(out: &mut Out<'_, '_>, mappings: &[MappingView]) -> fmt::Result {
     let queued = |view: &MappingView| view.queued_bytes as u64;
     let about = ("mapping_queued", "Handed out and not yet accepted", Some(Unit::Bytes));
     out.many(about, series(mappings, queued))?;
+    let about = ("mapping_quarantined_rows", "Rows in quarantine", None);
+    out.many(about, series(mappings, |view| view.quarantined))?;
     let attempts = |view: &MappingView| view.attempts;
     out.many(("mapping_attempts", "Failures in a row", None), series(mappings, attempts))?;
     out.many(("mapping_generation", "Counts its rebuilds", None), series(mappings, |view| view.generation))?;

@@ -237,6 +237,11 @@ impl State {
             let bad = survey.mappings.iter().filter(|mapping| mapping.state != MappingState::Running);
             reasons
                 .extend(bad.map(|mapping| format!("mapping {} is {}", mapping.name, mapping.state.as_str())));
+            let kept = survey.mappings.iter().filter(|mapping| mapping.quarantined > 0);
+            reasons.extend(kept.map(|mapping| {
+                let (rows, name) = (mapping.quarantined, &mapping.name);
+                format!("mapping {name} has {rows} row{} in quarantine", if rows == 1 { "" } else { "s" })
+            }));
             if survey.silence > survey.silence_limit / 2 {
                 reasons.push(format!(
                     "Postgres has sent nothing for {} s, although it was asked for a sign of life",

@@ -30,6 +30,7 @@ fn mapping(name: &str, state: MappingState) -> MappingView {
         error: (state != MappingState::Running).then_some(error),
         held: None,
         queued_bytes: 0,
+        quarantined: 0,
     }
 }
 

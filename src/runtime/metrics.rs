@@ -20,6 +20,7 @@ use prometheus_client::{
 use crate::{
     backfill::{Report, Stage as RunStage},
     model::{ChangeBatch, FailureClass, Operation},
+    state::QuarantineStage,
 };
 
 use super::{gauges::Gauges, health::Health, numbers::Numbers};
@@ -69,6 +70,13 @@ struct Table {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct TableStage {
     entity: Label,
+    stage: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kept {
+    mapping: Label,
+    sink: Label,
     stage: &'static str,
 }
 
@@ -180,6 +188,7 @@ pub(super) struct Metrics {
     transforming: Histograms,
     delivering: Histograms,
     failures: Family<Failed, Counter>,
+    quarantined: Family<Kept, Counter>,
     reread: Family<Table, Counter>,
     backfills: Backfills,
     numbers: Numbers,
@@ -201,6 +210,7 @@ impl Metrics {
             transforming: Family::new_with_constructor(histogram as fn() -> Histogram),
             delivering: Family::new_with_constructor(histogram as fn() -> Histogram),
             failures: Family::default(),
+            quarantined: Family::default(),
             reread: Family::default(),
             backfills: Backfills::default(),
             numbers: Numbers::default(),
@@ -270,6 +280,8 @@ impl Metrics {
         let help = "Time of one attempt to deliver documents to the sink";
         registry.register_with_unit("delivery", help, Unit::Seconds, self.delivering.clone());
         registry.register("failures", "Attempts that failed", self.failures.clone());
+        let help = "Changes put into quarantine, by what failed; those that were tried again count again";
+        registry.register("quarantined", help, self.quarantined.clone());
         registry.register(
             "rows_reread",
             "Rows read again by key, because they came without an unchanged large value or a column",
@@ -398,6 +410,9 @@ impl Metrics {
         for (stage, class) in STAGES.into_iter().flat_map(|stage| CLASSES.map(|class| (stage, class))) {
             self.failures.remove(&target.failed(stage, class));
         }
+        for stage in STAGES {
+            self.quarantined.remove(&target.kept(stage));
+        }
     }
 
     fn forget_table(&self, table: &Table) {
@@ -455,6 +470,10 @@ impl Target {
         let (stage, class) = (stage.as_str(), class.as_str());
         Failed { mapping: self.mapping.clone(), sink: self.sink.clone(), stage, class }
     }
+
+    fn kept(&self, stage: Stage) -> Kept {
+        Kept { mapping: self.mapping.clone(), sink: self.sink.clone(), stage: stage.as_str() }
+    }
 }
 
 /// The counters of one mapping.
@@ -468,6 +487,15 @@ pub(super) struct LaneMetrics {
 impl LaneMetrics {
     pub(super) fn delivered(&self, documents: u64) {
         self.documents.inc_by(documents);
+    }
+
+    /// A change was put into quarantine.
+    pub(super) fn quarantined(&self, stage: QuarantineStage) {
+        let stage = match stage {
+            QuarantineStage::Transform => Stage::Transform,
+            QuarantineStage::Delivery => Stage::Deliver,
+        };
+        self.metrics.quarantined.get_or_create(&self.target.kept(stage)).inc();
     }
 
     /// One attempt, and what it failed with.

@@ -18,8 +18,8 @@ use crate::{
 };
 
 use super::{
-    error::TermError, lane::Active, outlet::Outlets, recover, reload::PluginSet, serve::Server,
-    source::Source, token::Token,
+    blame::Redactor, error::TermError, lane::Active, outlet::Outlets, recover, reload::PluginSet,
+    serve::Server, source::Source, token::Token,
 };
 
 /// A mapping as config and plugins want it.
@@ -118,6 +118,7 @@ pub(super) fn active(
     let settings = config.plugins.of(&mapping.transform).guest_config();
     let services = server.of(&mapping.name, generation, plugin);
     Active {
+        secrets: Redactor::new(settings.values()),
         transform: Arc::new(plugin.transform(&mapping.entity, settings).with_services(services)),
         rules: DocumentRules {
             destination: mapping.destination.clone(),

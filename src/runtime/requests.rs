@@ -43,6 +43,8 @@ pub(super) enum Asked {
     Controls(Vec<StoredControl>),
     /// The backfills of these tables are cancelled; what has begun goes on.
     Cancelled(Vec<EntityName>),
+    /// How many rows of each mapping are in quarantine; those that have none are left out.
+    Quarantined(Vec<(String, u64)>),
     /// The installation is suspended: this term is to end.
     Suspended,
 }
@@ -75,6 +77,7 @@ impl Requests {
             told: BTreeSet::new(),
             controls: Vec::new(),
             cancelled: Vec::new(),
+            quarantined: Vec::new(),
         };
         let mut task = JoinSet::new();
         task.spawn(desk.serve());
@@ -96,6 +99,7 @@ struct Desk {
     /// As they were last told.
     controls: Vec<StoredControl>,
     cancelled: Vec<EntityName>,
+    quarantined: Vec<(String, u64)>,
 }
 
 impl Desk {
@@ -148,6 +152,11 @@ impl Desk {
         if controls != self.controls {
             self.controls.clone_from(&controls);
             let _ = self.tell.send(Asked::Controls(controls));
+        }
+        let quarantined = self.store.quarantine_counts(client).await?;
+        if quarantined != self.quarantined {
+            self.quarantined.clone_from(&quarantined);
+            let _ = self.tell.send(Asked::Quarantined(quarantined));
         }
         // Before what is requested: that ends the mark.
         let runs = self.store.runs(client).await?.into_iter();

@@ -135,7 +135,8 @@ impl Rereader {
     }
 }
 
-fn not_allowed(relation: &Relation) -> Failure {
+/// What a row fails with that came incomplete, where it may not be read again.
+pub(super) fn not_allowed(relation: &Relation) -> Failure {
     let message = format!(
         "it came without a value that the transform reads (unchanged and large, or of a column that was not published), \
          and the mapping's `reread = false` forbids to read it again; run: alter table {} replica identity full; and \

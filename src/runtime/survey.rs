@@ -74,6 +74,8 @@ pub(super) struct MappingView {
     /// A newer revision of its transform that is not taken up, and why.
     pub(super) held: Option<String>,
     pub(super) queued_bytes: usize,
+    /// Rows in quarantine.
+    pub(super) quarantined: u64,
 }
 
 /// What was last told of a failure.
@@ -265,6 +267,7 @@ impl Pump {
             error,
             held: stored.held.clone(),
             queued_bytes: lane.handle.as_ref().map_or(0, |handle| handle.queued_bytes()),
+            quarantined: lane.handle.as_ref().map_or(0, |handle| handle.quarantined()),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
     backfill::{Machine, PageSettings, RunView, Settings as BackfillMachineSettings, everything_before},
     config::Config,
     model::{ChangeBatch, Failure},
-    pipeline::{LaneId, Ledger, Subscriptions, WorkId},
+    pipeline::{LaneId, LaneOrder, Ledger, OpenRows, Subscriptions, WorkId},
     postgres::{
         Client, ConnectSettings, ErrorKind, Holder, Leadership, Lease, Purpose, StreamOptions,
         SystemIdentity, fence,
@@ -30,7 +30,7 @@ use super::{
     health::{Health, State},
     held::GivenUp,
     history::Memory,
-    lane::{LaneEvent, LaneHandle, LaneSettings},
+    lane::{LaneHandle, LaneSettings, QuarantineSettings},
     lookout::Lookout,
     metrics::Metrics,
     outlet::Outlets,
@@ -183,12 +183,13 @@ async fn lead(
     store.save_installation(&state, &source.installation).await?;
     store.forget_suspension(&state).await?;
     let controls = store.controls(&state).await?;
+    let quarantined = store.quarantined_rows(&state, None).await?;
     let term = source.installation.term;
     context.health.note(|state, _| state.term = Some(term));
     context.memory.begins(&source.installation, source.system.flushed);
     let config = Arc::clone(&context.config);
     let lookout = Lookout::start(&context.settings, config, wanted, tables, source.before.clone());
-    let parts = Parts { control, state, lookout, lease };
+    let parts = Parts { control, state, lookout, lease, quarantined };
     let mut pump = assemble(context, plugins, planned, &source, parts);
     // Before the first reading.
     pump.control(&controls);
@@ -320,6 +321,8 @@ struct Parts {
     state: Client,
     lookout: Lookout,
     lease: Lease,
+    /// The rows that are in quarantine, with their mappings.
+    quarantined: Vec<(String, String, LaneOrder)>,
 }
 
 fn assemble(
@@ -327,7 +330,7 @@ fn assemble(
     plugins: &Arc<PluginSet>,
     planned: Vec<Planned>,
     source: &Source,
-    Parts { control, state, lookout, lease }: Parts,
+    Parts { control, state, lookout, lease, quarantined }: Parts,
 ) -> Pump {
     let config = &context.config;
     let (events, lane_events) = mpsc::unbounded_channel();
@@ -353,7 +356,11 @@ fn assemble(
             Verdict::Runs => {
                 ledger.attach(id, accepted);
                 subscriptions.add(planned.stored.entity.clone(), id);
-                Some(start_lane(context, plugins, id, &planned, &rereader, &server, &lease, &events))
+                let of_it = quarantined.iter().filter(|(mapping, ..)| *mapping == planned.stored.name);
+                let open = of_it.map(|(_, row, order)| (row.clone().into_bytes(), *order)).collect();
+                let settings = lane_settings(context, id, &planned, &rereader, &lease, open);
+                let active = planned.active(config, &plugins.plugins[&planned.mapping.transform], &server);
+                Some(LaneHandle::start(settings, active, events.clone(), CancellationToken::new()))
             }
             Verdict::Held { reason } => {
                 error!(
@@ -425,18 +432,16 @@ fn assemble(
     }
 }
 
-fn start_lane(
+fn lane_settings(
     context: &Context,
-    plugins: &PluginSet,
     id: LaneId,
     planned: &Planned,
     rereader: &Arc<Rereader>,
-    server: &Server,
     lease: &Lease,
-    events: &mpsc::UnboundedSender<LaneEvent>,
-) -> LaneHandle {
+    open: OpenRows,
+) -> LaneSettings {
     let config = &context.config;
-    let settings = LaneSettings {
+    LaneSettings {
         id,
         mapping: planned.stored.name.clone(),
         entity: planned.stored.entity.clone(),
@@ -450,9 +455,15 @@ fn start_lane(
         token: planned.token.clone(),
         shares: planned.shares.clone(),
         metrics: context.metrics.mapping(&planned.stored.name, &planned.mapping.sink),
-    };
-    let active = planned.active(config, &plugins.plugins[&planned.mapping.transform], server);
-    LaneHandle::start(settings, active, events.clone(), CancellationToken::new())
+        quarantine: QuarantineSettings {
+            on_failure: planned.mapping.policy.on_failure,
+            bounds: planned.mapping.policy.quarantine,
+            sink: planned.mapping.sink.clone(),
+            installation: config.source.slot.clone(),
+            connect: context.settings.clone(),
+            open,
+        },
+    }
 }
 
 fn pump_settings(config: &Config) -> PumpSettings {

@@ -215,14 +215,15 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets a mapping that is no longer in the config, in the runs of its table as well: one of this name that
+    /// Forgets a mapping that is no longer in the config, with what it has in quarantine, in the runs of its table as well: one of this name that
     /// comes later has read nothing of what they have.
     pub async fn forget_mapping(&self, client: &Client, name: &str) -> Result<(), StateError> {
         let query = "with ended as (delete from anabranch.run where installation = $1 \
                      and mappings = array[$2::text] and status not in ('complete', 'cancelled')), \
                      left_by as (update anabranch.run set mappings = array_remove(mappings, $2::text) \
                      where installation = $1 and $2 = any (mappings) and cardinality(mappings) > 1), \
-                     kept as (delete from anabranch.guest_state where installation = $1 and mapping = $2::text) \
+                     kept as (delete from anabranch.guest_state where installation = $1 and mapping = $2::text), \
+                     retired as (delete from anabranch.quarantine where installation = $1 and mapping = $2::text) \
                      delete from anabranch.mapping where installation = $1 and name = $2";
         client
             .execute(query, &[&self.installation, &name])

@@ -10,6 +10,7 @@ mod error;
 mod guest;
 mod mapping;
 mod partitions;
+mod quarantine;
 mod request;
 mod run;
 mod store;
@@ -21,6 +22,9 @@ pub use error::StateError;
 pub use guest::GuestWrite;
 pub use mapping::{MappingStatus, StoredMapping};
 pub use partitions::StoredPartition;
+pub use quarantine::{
+    NewEntry, QuarantineEntry, QuarantineFilter, QuarantineFull, QuarantineStage, RejectedDocument,
+};
 pub use request::{Asked, CHANNEL, PendingRequest, StoredRequest, StoredRunState, Target, Withdrawn};
 pub use run::{RunAge, RunStatus, StoredRun};
 pub use store::Store;

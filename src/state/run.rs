@@ -288,7 +288,8 @@ impl Store {
     }
 
     /// Notes that a run is complete, and which generation of each mapping it built, in one transaction. Of a
-    /// run of a part of its table nothing is left.
+    /// run of a part of its table nothing is left. What is in quarantine of generations before that is over: every
+    /// row that there is was read again.
     pub async fn complete_run(
         &self,
         client: &Client,
@@ -302,7 +303,10 @@ impl Store {
                      where installation = $1 and run = $2 and scope is not null), \
                      done as (update anabranch.run set status = 'complete', rows = $3, chunks = $4, \
                      attempts = 0, last_error = null, report = $7::text::jsonb, updated_at = now(), \
-                     finished_at = now() where installation = $1 and run = $2 and scope is null returning run) \
+                     finished_at = now() where installation = $1 and run = $2 and scope is null returning run), \
+                     retired as (delete from anabranch.quarantine as q \
+                     using unnest($5::text[], $6::bigint[]) as n (name, built), done \
+                     where q.installation = $1 and q.mapping = n.name and q.generation < n.built) \
                      update anabranch.mapping as m set built = n.built, updated_at = now() \
                      from unnest($5::text[], $6::bigint[]) as n (name, built), done \
                      where m.installation = $1 and m.name = n.name and m.built < n.built";

@@ -132,6 +132,40 @@ const STEPS: &[&str] = &[
     );
     alter table anabranch.mapping add column held text;
 "#,
+    r"
+    -- `json` and not `jsonb`: what is kept may have escapes that jsonb refuses.
+    create table anabranch.quarantine (
+        installation text not null,
+        id bigint generated always as identity,
+        mapping text not null,
+        entity text not null,
+        row_id text not null,
+        key jsonb,
+        operation text not null,
+        origin text not null,
+        generation bigint not null,
+        commit_lsn pg_lsn not null,
+        sequence bigint not null,
+        committed_at timestamptz,
+        stage text not null check (stage in ('transform', 'delivery')),
+        plugin text not null,
+        sink text not null,
+        code text not null,
+        reason text not null,
+        payload json not null,
+        cut text[] not null,
+        destination text,
+        document_id text,
+        document text,
+        attempts integer not null default 1,
+        first_at timestamptz not null default now(),
+        last_at timestamptz not null default now(),
+        primary key (installation, id)
+    );
+    -- Hashed, since a key may be longer than an entry of an index.
+    create unique index quarantine_row on anabranch.quarantine
+        (installation, mapping, hashtextextended(row_id, 0), hashtextextended(row_id, 1));
+",
 ];
 
 /// Makes the schema, or brings it up to this program's version, in one transaction.

@@ -55,7 +55,7 @@ impl Display for Page<'_> {
         table(
             f,
             "Mappings",
-            &["mapping", "table", "sink", "state", "generation", "queued", "last error"],
+            &["mapping", "table", "sink", "state", "generation", "queued", "in quarantine", "last error"],
             &shape.mappings,
             mapping,
         )?;
@@ -143,6 +143,7 @@ fn mapping(f: &mut Formatter<'_>, mapping: &MappingShape) -> fmt::Result {
     let built = if mapping.built < mapping.generation { ", being built" } else { "" };
     cell(f, "n", format_args!("{}{built}", mapping.generation))?;
     cell(f, "n", size(mapping.queued_bytes as u64))?;
+    cell(f, if mapping.quarantined > 0 { "n bad" } else { "n" }, mapping.quarantined)?;
     match &mapping.last_error {
         Some(error) => {
             cell(f, "", format_args!("{} ({}, {} failures)", error.message, error.code, mapping.attempts))
@@ -208,6 +209,7 @@ mod tests {
             error: Some(told),
             held: None,
             queued_bytes: 5000,
+            quarantined: 2,
         };
         let mut state = State::default();
         state.term_ended(Some((evil.to_owned(), Duration::ZERO)), Duration::ZERO);

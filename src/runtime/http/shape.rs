@@ -90,6 +90,8 @@ pub(super) struct MappingShape {
     /// A newer revision of the transform that is not taken up, and why.
     pub(super) held_revision: Option<String>,
     pub(super) queued_bytes: usize,
+    /// Rows in quarantine.
+    pub(super) quarantined: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -184,6 +186,7 @@ fn mapping(view: &MappingView) -> MappingShape {
         }),
         held_revision: view.held.clone(),
         queued_bytes: view.queued_bytes,
+        quarantined: view.quarantined,
     }
 }
 

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Instant};
 use tokio::sync::mpsc;
 use tracing::{Instrument as _, Span, warn};
 
-use crate::model::Failure;
+use crate::{config::OnFailure, model::Failure};
 
 use super::{
     super::{
@@ -16,15 +16,15 @@ use super::{
         token::Token,
     },
     LaneEvent, Shared, Timing, Work,
+    quarantining::Group,
+    transforming::Transformed,
 };
 
 /// A piece of work, transformed.
 pub(super) struct Delivery {
     pub(super) work: Work,
     pub(super) span: Span,
-    /// The generation that made the documents.
-    pub(super) generation: i64,
-    pub(super) steps: Vec<Step>,
+    pub(super) made: Transformed,
     pub(super) timing: Timing,
 }
 
@@ -44,12 +44,12 @@ pub(super) async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Rece
                     None => return,
                 },
             };
-            let mut load = Load::of(&first.steps);
+            let mut load = Load::of(&first.made.steps);
             let mut together = vec![first];
             while load.fits(bounds)
                 && let Ok(next) = deliveries.try_recv()
             {
-                load = load.with(Load::of(&next.steps));
+                load = load.with(Load::of(&next.made.steps));
                 if !load.fits(bounds) {
                     waiting = Some(next);
                     break;
@@ -69,19 +69,25 @@ impl Shared {
         let (stale, live): (Vec<_>, Vec<_>) =
             deliveries.into_iter().partition(|delivery| self.is_stale(&delivery.work));
         stale.iter().for_each(|delivery| self.let_drop(&delivery.work));
+        self.recount().await;
         let mut pieces = Vec::new();
         let mut works = Vec::new();
-        for Delivery { work, span, generation, steps, timing } in live {
-            pieces.push(Piece { advance: work.advance.clone(), generation, steps });
+        let mut group = Group::default();
+        for delivery in live {
+            let Delivery { work, span, mut made, timing } = self.admit(delivery).await;
+            let mut steps = std::mem::take(&mut made.steps);
+            group.add(&work, made, &mut steps);
+            pieces.push(Piece { advance: work.advance.clone(), generation: group.last_generation(), steps });
             works.push((work, span, timing));
         }
         let Some((first, ..)) = works.first() else { return };
         let batches = works.iter().map(|(_, span, _)| span);
         let span = telemetry::delivery(self.settings.sink.kind(), batches);
         for outgoing in line_up(pieces, token) {
-            let attempts = self.until_it_works(first, Stage::Deliver, || self.carry_out(&outgoing));
-            attempts.instrument(span.clone()).await;
+            let attempts = self.until_it_works(first, Stage::Deliver, || self.carry_out(&outgoing, &group));
+            group.refuse(attempts.instrument(span.clone()).await);
         }
+        self.release(first, &group).await;
         drop(span);
         let delivering = started.elapsed() / u32::try_from(works.len()).unwrap_or(1);
         for (work, _, timing) in works {
@@ -97,16 +103,24 @@ impl Shared {
         }
     }
 
-    async fn carry_out(&self, Outgoing { step, token }: &Outgoing) -> Result<(), Failure> {
+    /// Gives the changes that the sink did not take a document of, and that are in quarantine now.
+    async fn carry_out(
+        &self,
+        Outgoing { step, token }: &Outgoing,
+        group: &Group,
+    ) -> Result<Vec<u32>, Failure> {
         // After a retry's pause, or a sleep of the whole process, another host may lead.
         self.settings.lease.hold().await;
         let sink = &self.settings.sink;
         let progress = if sink.capabilities().progress { Some(token.progress()?) } else { None };
         match step {
+            Step::Deliver(documents) if self.settings.quarantine.on_failure == OnFailure::Quarantine => {
+                self.deliver_around(documents, progress.as_ref(), group).await
+            }
             Step::Deliver(documents) => {
                 let rejected = sink.deliver(documents, progress.as_ref()).await?;
                 match rejected.into_iter().next() {
-                    None => Ok(()),
+                    None => Ok(Vec::new()),
                     Some(first) => Err(name_document(first.failure, documents, first.index)),
                 }
             }
@@ -119,7 +133,7 @@ impl Shared {
                      sink cannot: its documents stay",
                     sink.kind(),
                 );
-                Ok(())
+                Ok(Vec::new())
             }
             Step::Purge(destination) if !self.settings.shares.is_empty() => {
                 warn!(
@@ -131,9 +145,9 @@ impl Shared {
                      hand and request a backfill of all of them",
                     self.settings.shares.join(", "),
                 );
-                Ok(())
+                Ok(Vec::new())
             }
-            Step::Purge(destination) => sink.purge(destination, progress.as_ref()).await,
+            Step::Purge(destination) => sink.purge(destination, progress.as_ref()).await.map(|()| Vec::new()),
         }
     }
 }

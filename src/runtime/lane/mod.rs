@@ -7,6 +7,7 @@
 //! stream again once it recovers.
 
 mod delivering;
+mod quarantining;
 mod transforming;
 
 use std::{
@@ -19,7 +20,7 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::{mpsc, watch},
+    sync::{Mutex, mpsc, watch},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
@@ -27,13 +28,15 @@ use tracing::{Span, info, warn};
 
 use crate::{
     backfill::Attempt,
+    config::{OnFailure, QuarantineBounds},
     model::{ChangeBatch, EntityName, Failure, FailureClass, Lsn, Origin},
-    pipeline::{Backoff, DocumentRules, LaneId, NextAttempt, RetryPolicy, WorkId},
+    pipeline::{Backoff, DocumentRules, LaneId, NextAttempt, OpenRows, RetryPolicy, WorkId},
     plugin::{Plugin, Transform},
-    postgres::Lease,
+    postgres::{ConnectSettings, Lease},
 };
 
 use super::{
+    blame::Redactor,
     metrics::{LaneMetrics, Stage},
     outlet::Outlet,
     reread::Rereader,
@@ -41,6 +44,7 @@ use super::{
     token::{Advance, RunAdvance, RunToken, Token},
 };
 use delivering::deliver_loop;
+use quarantining::Ward;
 use transforming::transform_loop;
 
 /// Pieces of work that are transformed before their delivery; their bytes count as queued.
@@ -51,6 +55,8 @@ const TRANSFORMED_AHEAD: usize = 64;
 pub(super) struct Active {
     pub(super) transform: Arc<Transform>,
     pub(super) rules: DocumentRules,
+    /// What of its settings is not to be told.
+    pub(super) secrets: Redactor,
 }
 
 /// A piece of work, handed out in order.
@@ -105,6 +111,20 @@ pub(super) struct LaneSettings {
     /// The other mappings that write to the same destination of the same sink.
     pub(super) shares: Vec<String>,
     pub(super) metrics: LaneMetrics,
+    pub(super) quarantine: QuarantineSettings,
+}
+
+/// What a lane does with changes that can never work.
+pub(super) struct QuarantineSettings {
+    pub(super) on_failure: OnFailure,
+    pub(super) bounds: QuarantineBounds,
+    /// The sink's name.
+    pub(super) sink: String,
+    /// The installation's name.
+    pub(super) installation: String,
+    pub(super) connect: ConnectSettings,
+    /// The rows that are in it.
+    pub(super) open: OpenRows,
 }
 
 /// The pump's end of a lane.
@@ -126,6 +146,12 @@ struct Shared {
     epoch: AtomicU64,
     /// Pieces of work that fail and are tried again.
     failing: AtomicUsize,
+    /// The delivering task's alone.
+    ward: Mutex<Ward>,
+    /// How many rows are in quarantine.
+    quarantined: AtomicU64,
+    /// Somebody else has changed what is in it.
+    recount: AtomicBool,
     stop: CancellationToken,
 }
 
@@ -139,6 +165,8 @@ impl LaneHandle {
     ) -> Self {
         let (work, incoming) = mpsc::unbounded_channel();
         let (active, watching) = watch::channel(Arc::new(active));
+        let ward = Ward::new(settings.quarantine.open.clone());
+        let quarantined = AtomicU64::new(settings.quarantine.open.len() as u64);
         let shared = Arc::new(Shared {
             settings,
             active: watching,
@@ -146,6 +174,9 @@ impl LaneHandle {
             queued: AtomicUsize::new(0),
             epoch: AtomicU64::new(0),
             failing: AtomicUsize::new(0),
+            ward: Mutex::new(ward),
+            quarantined,
+            recount: AtomicBool::new(false),
             stop,
         });
         // What waits here is transformed and goes out together.
@@ -252,6 +283,18 @@ impl LaneHandle {
     /// Notes what an event said.
     pub(super) fn set_failing(&mut self, failing: bool) {
         self.failing = failing;
+    }
+
+    /// How many rows are in quarantine.
+    pub(super) fn quarantined(&self) -> u64 {
+        self.shared.quarantined.load(Ordering::Acquire)
+    }
+
+    /// So many rows are stored as being in quarantine; where that is news, somebody else has let some of them go.
+    pub(super) fn quarantine_is(&self, rows: u64) {
+        if self.shared.quarantined.swap(rows, Ordering::AcqRel) != rows {
+            self.shared.recount.store(true, Ordering::Release);
+        }
     }
 
     /// Waits for both tasks to end.

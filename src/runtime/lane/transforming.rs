@@ -1,6 +1,9 @@
 //! The first of a lane's two tasks: transforms work, and hands it on in order.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
+};
 
 use futures_util::{StreamExt as _, stream::FuturesOrdered};
 use tokio::{sync::mpsc, task::JoinError};
@@ -8,8 +11,10 @@ use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument as _;
 
 use crate::{
-    model::{Documents, Failure, Origin},
-    pipeline::{Segment, assemble, guest_selection, segments},
+    config::OnFailure,
+    model::{ChangeBatch, Description, Documents, Failure, Operation, Origin, Outcome, Outcomes, Revision},
+    pipeline::{ChangeFailure, Segment, assemble, assemble_around, guest_selection, incomplete, segments},
+    plugin::{PluginFault, Transform},
 };
 
 use super::{
@@ -17,6 +22,7 @@ use super::{
         blame::name_row,
         delivery::{Load, Step},
         metrics::Stage,
+        reread::not_allowed,
         telemetry,
     },
     Active, Shared, Timing, Work,
@@ -75,13 +81,13 @@ async fn transformed(shared: Arc<Shared>, work: Work) -> Delivery {
     let backfill = work.batch.origin == Origin::Backfill;
     let span = telemetry::batch(mapping, entity, work.selection.len(), work.first_lsn(), backfill);
     let attempts = shared.until_it_works(&work, Stage::Transform, || shared.transform(&work));
-    let (generation, steps) = attempts.instrument(telemetry::transform(&span)).await;
+    let made = attempts.instrument(telemetry::transform(&span)).await;
     let timing = Timing {
         transforming: started.elapsed(),
-        documents: Load::of(&steps).documents() as u64,
+        documents: Load::of(&made.steps).documents() as u64,
         ..Timing::default()
     };
-    Delivery { work, span, generation, steps, timing }
+    Delivery { work, span, made, timing }
 }
 
 /// What a task came to; its panic goes on here.
@@ -107,40 +113,175 @@ impl Shared {
         deliveries.send(delivery).await.is_ok()
     }
 
-    /// The generation that made the documents, and what the sink is to do.
-    async fn transform(&self, work: &Work) -> Result<(i64, Vec<Step>), Failure> {
+    /// What the sink is to do, and what of the work has no documents.
+    pub(super) async fn transform(&self, work: &Work) -> Result<Transformed, Failure> {
         let active = self.active.borrow().clone();
-        let Active { transform, rules } = &*active;
+        let Active { transform, rules, secrets } = &*active;
+        let mut made = Transformed::new(work, rules.generation, transform);
         if work.purge {
-            return Ok((rules.generation, vec![Step::Purge(rules.destination.clone())]));
+            made.steps = vec![Step::Purge(rules.destination.clone())];
+            return Ok(made);
         }
-        let Work { batch, selection, .. } = work;
-        let completed = self.settings.rereader.complete(batch, selection, transform, self.settings.reread);
-        let (batch, selection) = completed.await?;
+        let quarantines = self.settings.quarantine.on_failure == OnFailure::Quarantine;
+        let notes_left = quarantines || self.quarantined.load(Ordering::Acquire) > 0;
+        let refused = self.complete(work, transform, quarantines, &mut made).await?;
+        if rules.names_ids {
+            // Of a row that is gone only the key is known, and that is none of its documents' ids.
+            made.selection.retain(|&index| !is_gone(&made.batch, index));
+        }
         let entity = self.settings.entity.to_string();
-        let mut documents = Documents::new(entity.clone(), batch.origin, rules.generation);
-        let mut steps = Vec::new();
-        for segment in segments(&batch, &selection, self.settings.batch_rows) {
+        let mut documents = Documents::new(entity.clone(), made.batch.origin, rules.generation);
+        for segment in segments(&made.batch, &made.selection, self.settings.batch_rows) {
             match segment {
                 Segment::Rows(rows) => {
-                    let asked = guest_selection(&batch, &rows, rules);
-                    let outcomes = if asked.is_empty() {
-                        Default::default()
+                    let asked = guest_selection(&made.batch, &rows, rules);
+                    let asking = ask(transform, &made.batch, &asked, &refused, quarantines);
+                    let outcomes = asking.await.map_err(|fault| secrets.clean(fault.to_failure()))?;
+                    let batch = &made.batch;
+                    let named =
+                        |failed: ChangeFailure| name_row(secrets.clean(failed.failure), batch, failed.change);
+                    let failed = if quarantines {
+                        let aside = assemble_around(batch, &rows, &outcomes, rules, &mut documents);
+                        aside.map_err(named)?
                     } else {
-                        transform.call(&batch, &asked).await.map_err(|fault| fault.to_failure())?
+                        assemble(batch, &rows, &outcomes, rules, &mut documents).map_err(named)?;
+                        Vec::new()
                     };
-                    assemble(&batch, &rows, &outcomes, rules, &mut documents)
-                        .map_err(|failed| name_row(failed.failure, &batch, failed.change))?;
+                    if notes_left {
+                        made.left.extend(left(batch, &asked, &outcomes));
+                    }
+                    let failed = failed
+                        .into_iter()
+                        .map(|failed| ChangeFailure { failure: secrets.clean(failed.failure), ..failed });
+                    made.note(&asked, failed.collect());
                 }
                 Segment::Truncate(_) => {
-                    let next = Documents::new(entity.clone(), batch.origin, rules.generation);
-                    steps.push(Step::Deliver(std::mem::replace(&mut documents, next)));
-                    steps.push(Step::Purge(rules.destination.clone()));
+                    let next = Documents::new(entity.clone(), made.batch.origin, rules.generation);
+                    made.steps.push(Step::Deliver(std::mem::replace(&mut documents, next)));
+                    made.steps.push(Step::Purge(rules.destination.clone()));
                 }
             }
         }
-        steps.push(Step::Deliver(documents));
-        steps.retain(|step| !matches!(step, Step::Deliver(documents) if documents.is_empty()));
-        Ok((rules.generation, steps))
+        made.steps.push(Step::Deliver(documents));
+        made.steps.retain(|step| !matches!(step, Step::Deliver(documents) if documents.is_empty()));
+        Ok(made)
     }
+
+    /// Puts complete rows in the place of those that came incomplete. Gives the changes that fail because that is
+    /// not allowed.
+    async fn complete(
+        &self,
+        work: &Work,
+        transform: &Transform,
+        quarantines: bool,
+        made: &mut Transformed,
+    ) -> Result<Vec<u32>, Failure> {
+        let Work { batch, selection, .. } = work;
+        if quarantines && !self.settings.reread && batch.origin == Origin::Stream {
+            let needed = transform.description().columns.as_deref();
+            return Ok(incomplete(batch, selection, needed));
+        }
+        let completed = self.settings.rereader.complete(batch, selection, transform, self.settings.reread);
+        (made.batch, made.selection) = completed.await?;
+        Ok(Vec::new())
+    }
+}
+
+/// A piece of work, transformed.
+#[derive(Debug)]
+pub(super) struct Transformed {
+    /// The generation that made the documents.
+    pub(super) generation: i64,
+    pub(super) steps: Vec<Step>,
+    /// The changes, complete.
+    pub(super) batch: Arc<ChangeBatch>,
+    pub(super) selection: Vec<u32>,
+    /// Those that can never work, in order.
+    pub(super) failed: Vec<ChangeFailure>,
+    /// Those that say nothing of their row's document, in order: they failed, or the transform left what is there.
+    pub(super) left: Vec<u32>,
+    /// How many were asked about, and the places among them of those that failed.
+    pub(super) asked: usize,
+    pub(super) failed_at: Vec<usize>,
+    /// Whose answers these are.
+    pub(super) revision: Arc<Revision>,
+    /// What the transform says of itself.
+    pub(super) description: Arc<Description>,
+}
+
+impl Transformed {
+    fn new(work: &Work, generation: i64, transform: &Transform) -> Self {
+        Self {
+            generation,
+            steps: Vec::new(),
+            batch: Arc::clone(&work.batch),
+            selection: work.selection.clone(),
+            failed: Vec::new(),
+            left: Vec::new(),
+            asked: 0,
+            failed_at: Vec::new(),
+            revision: Arc::clone(transform.revision()),
+            description: Arc::clone(transform.description()),
+        }
+    }
+
+    /// Takes up what became of a segment.
+    fn note(&mut self, asked: &[u32], failed: Vec<ChangeFailure>) {
+        let places = failed.iter().filter_map(|failed| asked.binary_search(&failed.change).ok());
+        self.failed_at.extend(places.map(|at| self.asked + at));
+        self.asked += asked.len();
+        self.left.extend(failed.iter().map(|failed| failed.change));
+        self.left.sort_unstable();
+        self.left.dedup();
+        self.failed.extend(failed);
+    }
+}
+
+/// Asks about changes; those that are `refused` have their answer already.
+async fn ask(
+    transform: &Transform,
+    batch: &ChangeBatch,
+    asked: &[u32],
+    refused: &[u32],
+    isolating: bool,
+) -> Result<Outcomes, PluginFault> {
+    if asked.is_empty() {
+        return Ok(Outcomes::default());
+    }
+    if !isolating {
+        return transform.call(batch, asked).await;
+    }
+    if refused.is_empty() {
+        return transform.call_isolating(batch, asked).await;
+    }
+    let (known, others): (Vec<u32>, Vec<u32>) =
+        asked.iter().partition(|index| refused.binary_search(index).is_ok());
+    let mut outcomes = match others.as_slice() {
+        [] => Outcomes::default(),
+        others => transform.call_isolating(batch, others).await?,
+    };
+    let mut answers = std::mem::take(&mut outcomes.outcomes).into_iter();
+    for index in asked {
+        let answer = match known.binary_search(index) {
+            Ok(_) => Some(Outcome::Failed(not_allowed(batch.relation(&batch.changes[*index as usize])))),
+            Err(_) => answers.next(),
+        };
+        outcomes.outcomes.extend(answer);
+    }
+    Ok(outcomes)
+}
+
+/// The changes whose row's document stays as it is. What a backfill reads has the last word in any case.
+fn left<'a>(
+    batch: &'a ChangeBatch,
+    asked: &'a [u32],
+    outcomes: &'a Outcomes,
+) -> impl Iterator<Item = u32> + use<'a> {
+    let answers = asked.iter().zip(&outcomes.outcomes).filter(|_| batch.origin == Origin::Stream);
+    answers.filter(|(_, outcome)| matches!(outcome, Outcome::Skip)).map(|(index, _)| *index)
+}
+
+/// Whether a change says that a row which was to be read again is not there.
+fn is_gone(batch: &ChangeBatch, index: u32) -> bool {
+    batch.origin == Origin::Backfill && batch.changes[index as usize].operation == Operation::Delete
 }

@@ -1,0 +1,165 @@
+//! Documents that a sink does not take.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use serde_json::{Value, json};
+use testkit::wait_until;
+
+use super::{
+    notes::Notes,
+    receiver::{Received, Receiver, Reply},
+    scene::SOON,
+};
+
+fn hook(receiver: &Receiver) -> String {
+    format!("[sink.out]\nkind = \"http\"\nurl = \"{}\"\n", receiver.url("/{destination}"))
+}
+
+/// The last word on each id of what a receiver took.
+fn taken(receiver: &Receiver, refuses: impl Fn(&Value) -> bool) -> std::collections::BTreeMap<String, Value> {
+    let mut taken = std::collections::BTreeMap::new();
+    for received in receiver.received() {
+        for document in received.json()["documents"].as_array().unwrap() {
+            let id = document["id"].as_str().unwrap().to_owned();
+            match document["op"].as_str().unwrap() {
+                _ if refuses(document) => {}
+                "upsert" => drop(taken.insert(id, document["document"]["text"].clone())),
+                _ => drop(taken.remove(&id)),
+            }
+        }
+    }
+    taken
+}
+
+fn is_bad(document: &Value) -> bool {
+    document["document"]["text"].as_str().is_some_and(|text| text.starts_with("bad"))
+}
+
+/// Lists the bad documents as rejected, as its protocol has it.
+fn lists(received: &Received) -> Reply {
+    let documents = received.json()["documents"].as_array().unwrap().clone();
+    let bad = documents.iter().enumerate().filter(|(_, document)| is_bad(document));
+    let rejected: Vec<Value> = bad.map(|(index, _)| json!({"index": index, "message": "too bad"})).collect();
+    Reply::with_body(200, &json!({ "rejected": rejected }).to_string())
+}
+
+/// Refuses the whole request for one of them.
+fn refuses(received: &Received) -> Reply {
+    let documents = received.json()["documents"].as_array().unwrap().clone();
+    if documents.iter().any(is_bad) { Reply::with_body(422, "too bad") } else { Reply::status(200) }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c012_c076_one_document_that_a_receiver_rejects_is_kept_and_the_others_are_delivered() {
+    for script in [lists as fn(&Received) -> Reply, refuses] {
+        let receiver = Receiver::start(move |received, _| script(received)).await;
+        let mut notes = Notes::new(10, "on_failure = \"quarantine\"", &hook(&receiver)).await;
+        notes.execute("update public.notes set text = 'bad from the start' where id = 4").await;
+        notes.start().await;
+        notes.quarantined(&["4"]).await;
+        notes
+            .execute(
+                "begin; insert into public.notes select n, 'live ' || n from generate_series(11, 20) as n; \
+                 update public.notes set text = 'bad one' where id = 17; \
+                 update public.notes set id = 30, text = 'bad and moved' where id = 2; commit",
+            )
+            .await;
+        let after = notes.position().await;
+        notes.quarantined(&["17", "30", "4"]).await;
+        notes.passed(&after).await;
+        let expected = || {
+            let mut expected: Vec<String> =
+                (1..=20_i64).filter(|id| ![2, 4].contains(id)).map(|id| id.to_string()).collect();
+            expected.sort();
+            expected
+        };
+        wait_until("the others to arrive", SOON, async || {
+            let ids: Vec<String> = taken(&receiver, is_bad).into_keys().collect();
+            anyhow::ensure!(ids == expected(), "{ids:?}");
+            Ok(true)
+        })
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", notes.scene.host.log_tail()));
+
+        let entries = notes.entries();
+        let entry = entries.iter().find(|entry| entry["key"] == "30").unwrap();
+        assert_eq!((entry["stage"].as_str(), entry["sink"].as_str()), (Some("delivery"), Some("out")));
+        assert!(entry["reason"].as_str().unwrap().contains("too bad"), "{entry}");
+        let (_, shown) = notes.json(&["show", &entry["id"].to_string()]);
+        let shown = &shown["entries"][0];
+        assert_eq!(shown["document"]["id"], "30");
+        assert!(shown["document"]["body"].as_str().unwrap().contains("bad and moved"), "{shown}");
+        assert_eq!(shown["payload"]["new"]["text"], "bad and moved");
+
+        // Good again: the entries are over.
+        notes.execute("update public.notes set text = 'mended' where id in (4, 17, 30)").await;
+        notes.quarantined(&[]).await;
+        notes.scene.host.kill().unwrap();
+        notes.scene.database.drop_slots().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_receiver_that_refuses_everything_halts_the_mapping_and_floods_nothing() {
+    let open = Arc::new(AtomicBool::new(false));
+    let opened = Arc::clone(&open);
+    let receiver = Receiver::start(move |_, _| match opened.load(Ordering::Relaxed) {
+        true => Reply::status(200),
+        false => Reply::with_body(422, "I take nothing"),
+    })
+    .await;
+    let mut notes = Notes::new(300, "on_failure = \"quarantine\"", &hook(&receiver)).await;
+    notes.scene.host.start().unwrap();
+    let error = notes.fails_with("it is taken to be at fault and not the rows").await;
+    assert!(error.contains("I take nothing") && error.contains("quarantine_in_a_row"), "{error}");
+    assert!(notes.keys().await.is_empty());
+    open.store(true, Ordering::Relaxed);
+    notes.is_built(1).await;
+    assert_eq!(taken(&receiver, |_| false).len(), 300);
+    assert!(notes.keys().await.is_empty());
+}
+
+/// The sink keeps its progress with the documents: an entry is there before the token is past its change.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_with_a_constraint_keeps_its_progress_past_what_it_rejects() {
+    let mut notes = Notes::built(20, "").await;
+    notes.damage(
+        "create trigger check_insert before insert on notes when new.document like '%u0000%' \
+         begin select raise(abort, 'no such character here'); end; \
+         create trigger check_update before update on notes when new.document like '%u0000%' \
+         begin select raise(abort, 'no such character here'); end; \
+         create table writes (id text); \
+         create trigger log_update after update on notes begin insert into writes values (new.id); end;",
+    );
+    notes
+        .execute(
+            "begin; update public.notes set text = E'fine' where id between 1 and 5; \
+             update public.notes set text = '\\u0000' where id = 7; \
+             update public.notes set text = 'fine' where id = 8; commit",
+        )
+        .await;
+    notes.quarantined(&["7"]).await;
+    notes.settled_but(&[(7, Some("good 7"))], false).await;
+    let after = notes.position().await;
+    notes.passed(&after).await;
+    notes.scene.host.kill().unwrap();
+    let count = || {
+        let file = rusqlite::Connection::open(notes.scene.host.path("out.db")).unwrap();
+        file.query_row("select count(*) from writes", [], |row| row.get::<_, i64>(0)).unwrap()
+    };
+    let before = count();
+    assert_eq!(before, 6);
+    notes.restart().await;
+    notes.execute("update public.notes set text = 'later' where id = 20").await;
+    notes.settled_but(&[(7, Some("good 7"))], false).await;
+    let file = rusqlite::Connection::open(notes.scene.host.path("out.db")).unwrap();
+    let writes: i64 = file.query_row("select count(*) from writes", [], |row| row.get(0)).unwrap();
+    assert_eq!(writes, before + 1, "nothing is delivered twice");
+    let [entry] = notes.entries().try_into().unwrap();
+    assert_eq!((entry["code"].as_str(), entry["attempts"].as_i64()), (Some("sqlite-constraint"), Some(1)));
+    let (_, shown) = notes.json(&["show", &entry["id"].to_string()]);
+    assert_eq!(shown["entries"][0]["payload"]["new"]["text"], "\\u0000", "kept as it came");
+}
