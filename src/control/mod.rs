@@ -28,6 +28,7 @@ use crate::{
     state::{Asked, Store, Target, Withdrawn},
 };
 
+pub use crate::state::KEYS_OF_A_REQUEST;
 pub use error::ControlError;
 pub use picture::Picture;
 pub use progress::{Goal, Item, PluginGoal, Standing, Step, Verdict, describe, progress};
@@ -37,9 +38,6 @@ pub use shape::{ControlShape, RequestShape, RunShape};
 pub use status::{CheckpointShape, MappingShape, SlotShape, StatusShape, SuspensionShape};
 pub use suspend::{Suspended, settle};
 pub use wait::Waited;
-
-/// Keys of one request at the most; more become several.
-pub const KEYS_OF_A_REQUEST: usize = 1000;
 
 /// How long a cancel waits for what the leader is turning into a run at that moment.
 const TAKEN_LIMIT: Duration = Duration::from_secs(3);

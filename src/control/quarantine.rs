@@ -14,12 +14,9 @@ use std::{
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{
-    model::Scope,
-    state::{CHANNEL, QuarantineEntry, QuarantineFilter, Target},
-};
+use crate::state::{CHANNEL, QuarantineEntry, QuarantineFilter};
 
-use super::{Control, ControlError, KEYS_OF_A_REQUEST};
+use super::{Control, ControlError};
 
 /// How often is looked, where nobody tells.
 const POLL: Duration = Duration::from_secs(1);
@@ -194,10 +191,7 @@ impl Control {
             }
         }
         for (mapping, keys) in keys {
-            let keys: Vec<Vec<String>> = keys.into_iter().collect();
-            let scopes: Vec<_> =
-                keys.chunks(KEYS_OF_A_REQUEST).map(|keys| Some(Scope::Keys(keys.to_vec()))).collect();
-            self.store.ask(&self.client, &Target::Mapping(mapping), &scopes, false).await?;
+            self.store.read_again(&self.client, &mapping, keys).await?;
         }
         Ok(replayed)
     }

@@ -13,7 +13,7 @@ use tracing::{error, info};
 use crate::{
     backfill::{Machine, PageSettings, RunView, Settings as BackfillMachineSettings, everything_before},
     config::Config,
-    model::{ChangeBatch, Failure},
+    model::{ChangeBatch, Failure, Lsn},
     pipeline::{LaneId, LaneOrder, Ledger, OpenRows, Subscriptions, WorkId},
     postgres::{
         Client, ConnectSettings, ErrorKind, Holder, Leadership, Lease, Purpose, StreamOptions,
@@ -175,6 +175,7 @@ async fn lead(
     let Some(mut source) = prepared else { return Ok(Ended::Shutdown) };
     let (mut planned, scoped) =
         plan::decide(&context.config, &state, wanted.clone(), &tables, &source).await?;
+    let stored: Vec<Lsn> = planned.iter().map(|plan| plan.stored.accepted).collect();
     let seen = recover::take_up(context, &state, &mut planned, &source).await?;
     // The state schema may have been made anew; what is in the sinks was not.
     source.installation.term = source.installation.term.max(seen + 1);
@@ -183,6 +184,12 @@ async fn lead(
     store.save_installation(&state, &source.installation).await?;
     store.forget_suspension(&state).await?;
     let controls = store.controls(&state).await?;
+    for (plan, stored) in planned.iter().zip(stored) {
+        if plan.stored.accepted > stored {
+            // What the sink has and the schema does not know of may have closed entries.
+            store.look_again(&state, &plan.stored.name).await?;
+        }
+    }
     let quarantined = store.quarantined_rows(&state, None).await?;
     let term = source.installation.term;
     context.health.note(|state, _| state.term = Some(term));
@@ -497,7 +504,6 @@ fn machine_settings(config: &Config) -> BackfillMachineSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Lsn;
 
     #[test]
     fn c060_a_connection_to_another_server_ends_the_term() {

@@ -25,7 +25,9 @@ pub use partitions::StoredPartition;
 pub use quarantine::{
     NewEntry, QuarantineEntry, QuarantineFilter, QuarantineFull, QuarantineStage, RejectedDocument,
 };
-pub use request::{Asked, CHANNEL, PendingRequest, StoredRequest, StoredRunState, Target, Withdrawn};
+pub use request::{
+    Asked, CHANNEL, KEYS_OF_A_REQUEST, PendingRequest, StoredRequest, StoredRunState, Target, Withdrawn,
+};
 pub use run::{RunAge, RunStatus, StoredRun};
 pub use store::Store;
 pub use suspension::Suspension;

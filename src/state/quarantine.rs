@@ -5,15 +5,18 @@
 //! that is streamed again closes or overwrites what came after it. Only the lane of a mapping writes entries; anybody
 //! may drop them.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::BTreeSet};
 
 use serde::Serialize;
 use tokio_postgres::{Client, Row};
 
-use crate::{model::EntityName, pipeline::LaneOrder};
+use crate::{
+    model::{EntityName, Scope},
+    pipeline::LaneOrder,
+};
 
 use super::{
-    StateError, Store,
+    KEYS_OF_A_REQUEST, StateError, Store, Target,
     store::{entity, json, lsn, malformed},
 };
 
@@ -356,6 +359,30 @@ impl Store {
         let entries: Vec<QuarantineEntry> = rows.iter().map(one).collect::<Result<_, _>>()?;
         let more = u64::try_from(all).unwrap_or(0).saturating_sub(entries.len() as u64);
         Ok((entries, more))
+    }
+
+    /// Has the rows of a mapping that are in quarantine read again, those that can be found by a key.
+    pub async fn look_again(&self, client: &Client, mapping: &str) -> Result<(), StateError> {
+        let filter = QuarantineFilter { mapping: Some(mapping.to_owned()), ..QuarantineFilter::default() };
+        let (entries, _) = self.quarantine_entries(client, &filter, None).await?;
+        let keys: BTreeSet<Vec<String>> = entries.into_iter().filter_map(|entry| entry.key).collect();
+        self.read_again(client, mapping, keys).await
+    }
+
+    /// Asks for backfills of the rows of these keys, for one mapping.
+    pub async fn read_again(
+        &self,
+        client: &Client,
+        mapping: &str,
+        keys: BTreeSet<Vec<String>>,
+    ) -> Result<(), StateError> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let keys: Vec<Vec<String>> = keys.into_iter().collect();
+        let scopes: Vec<Option<Scope>> =
+            keys.chunks(KEYS_OF_A_REQUEST).map(|keys| Some(Scope::Keys(keys.to_vec()))).collect();
+        self.ask(client, &Target::Mapping(mapping.to_owned()), &scopes, false).await.map(drop)
     }
 
     /// Forgets the entries that a filter means; what their rows' documents are is not asked. Gives their numbers.

@@ -18,6 +18,9 @@ use super::{
 /// The channel that every request and every control is told on, with the installation as the payload.
 pub const CHANNEL: &str = "anabranch";
 
+/// Keys of one request at the most; more become several.
+pub const KEYS_OF_A_REQUEST: usize = 1000;
+
 /// What is to be backfilled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Target {

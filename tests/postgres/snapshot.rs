@@ -1,6 +1,8 @@
 use anabranch::{
     backfill::{Cursor, KeyColumn},
-    model::{ChangeBatch, EntityName, Lsn, ReplicaIdentity, Scope, ValueType},
+    model::{
+        Change, ChangeBatch, EntityName, Lsn, Operation, ReplicaIdentity, Scope, ValueType, document_id,
+    },
     postgres::{Catalog, ChunkRead, ChunkRequest, ErrorKind, Flush, Purpose, SnapshotReader, StreamRelation},
 };
 use testkit::{ClusterOptions, Database, wait_until};
@@ -9,11 +11,20 @@ use super::{DEADLINE, settings, shared_database, start};
 
 fn texts(batch: &ChangeBatch) -> Vec<Vec<Option<String>>> {
     let row = |change: &anabranch::model::Change| {
-        let row = batch.row(change.new.unwrap());
+        let row = batch.row(change.new?);
         let text = |at: usize| row.text(at).map(|text| String::from_utf8(text.to_vec()).unwrap());
-        (0..row.cells.len()).map(text).collect()
+        Some((0..row.cells.len()).map(text).collect())
     };
-    batch.changes.iter().map(row).collect()
+    batch.changes.iter().filter_map(row).collect()
+}
+
+/// The document ids of rows that were asked for and are not there, in order.
+fn gone(batch: &ChangeBatch) -> Vec<String> {
+    let deletes = batch.changes.iter().filter(|change| change.operation == Operation::Delete);
+    let id = |change: &Change| document_id(batch.relation(change), batch.row(change.old.unwrap())).unwrap();
+    let mut gone: Vec<String> = deletes.map(id).collect();
+    gone.sort();
+    gone
 }
 
 /// The cursor behind a page.
@@ -381,6 +392,21 @@ async fn scopes_narrow_pages_to_a_condition_or_to_keys() {
         let found = scoped_pages(&mut reader, table, 2, Some(&scope)).await;
         let found: Vec<_> = found.iter().flatten().map(|row| row[0].as_deref().unwrap()).collect();
         assert_eq!(found, expected, "{table} {expected:?}");
+    }
+    let absent: [(&str, Scope, &[&str]); 4] = [
+        ("public.t", keys(&[&["30"], &["2"], &["099"], &["99"]]), &["99"]),
+        ("public.c", keys(&[&["3", "it's"], &["2", "i,ts"]]), &["2,i\\,ts"]),
+        ("public.m", keys(&[&["a", "1"], &["c", "4"]]), &["c,4"]),
+        ("public.l", keys(&[&["{3}"], &["{4, 5}"]]), &["{4,5}"]),
+    ];
+    for (table, scope, expected) in absent {
+        let entity: EntityName = table.parse().unwrap();
+        let first =
+            reader.read_chunk(&ChunkRequest { scope: Some(&scope), ..request(&entity, 1) }).await.unwrap();
+        assert_eq!(gone(&first.batch), expected, "{table}: rows that are not there come with the first page");
+        let after = cursor(&first);
+        let next = ChunkRequest { scope: Some(&scope), after: after.as_ref(), ..request(&entity, 9) };
+        assert!(gone(&reader.read_chunk(&next).await.unwrap().batch).is_empty(), "{table}: and only with it");
     }
     if cluster.major() >= 15 {
         database

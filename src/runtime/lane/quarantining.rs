@@ -25,7 +25,7 @@ use crate::{
 };
 
 use super::{
-    super::{answer::ANSWER_LIMIT, blame::name_document, delivery::Step, metrics::Stage},
+    super::{answer::ANSWER_LIMIT, blame::name_document, delivery::Step, metrics::Stage, outlet::Outlet},
     Shared, Work,
     delivering::Delivery,
     transforming::Transformed,
@@ -183,7 +183,7 @@ impl Shared {
         let (rejected, whole) = match sink.deliver(documents, progress).await {
             Ok(rejected) => (rejected, true),
             Err(failure) if failure.class == FailureClass::Poison => {
-                (self.deliver_in_parts(documents).await?, false)
+                (in_parts(sink, documents).await?, false)
             }
             Err(failure) => return Err(failure),
         };
@@ -218,33 +218,6 @@ impl Shared {
             sink.deliver(&nothing, Some(progress)).await?;
         }
         Ok(numbers)
-    }
-
-    /// A batch that the sink refused as a whole, in smaller ones, until those that it does not take are alone.
-    async fn deliver_in_parts(&self, documents: &Documents) -> Result<Vec<Rejected>, Failure> {
-        let mut bisection = Bisection::new(documents.len(), BisectionLimits::default());
-        let mut rejected = Vec::new();
-        while let Some(range) = bisection.next_range() {
-            match self.settings.sink.deliver(&documents.part(range.clone()), None).await {
-                Ok(more) => {
-                    let moved = |one: Rejected| Rejected { index: one.index + range.start, ..one };
-                    rejected.extend(more.into_iter().map(moved));
-                    bisection.worked(range.end);
-                }
-                Err(failure) if failure.class == FailureClass::Poison => {
-                    match bisection.failed(range.end, false) {
-                        Ok(Found::More) => {}
-                        Ok(Found::Culprit(index)) => rejected.push(Rejected { index, failure }),
-                        Err(TooMany { culprits }) => {
-                            let how = format!("more than {culprits} documents of one batch");
-                            return Err(sink_at_fault(&how, &failure.message));
-                        }
-                    }
-                }
-                Err(failure) => return Err(failure),
-            }
-        }
-        Ok(rejected)
     }
 
     /// The number of the change whose document was not taken, and its entry.
@@ -492,3 +465,34 @@ fn sink_at_fault(how: &str, last: &str) -> Failure {
     );
     Failure::new(FailureClass::Poison, "sink-refuses-in-a-row", message)
 }
+
+/// A batch that the sink refused as a whole, in smaller ones, until those that it does not take are alone.
+async fn in_parts(sink: &Outlet, documents: &Documents) -> Result<Vec<Rejected>, Failure> {
+    let mut bisection = Bisection::new(documents.len(), BisectionLimits::default());
+    let mut rejected = Vec::new();
+    while let Some(range) = bisection.next_range() {
+        match sink.deliver(&documents.part(range.clone()), None).await {
+            Ok(more) => {
+                let moved = |one: Rejected| Rejected { index: one.index + range.start, ..one };
+                rejected.extend(more.into_iter().map(moved));
+                bisection.worked(range.end);
+            }
+            Err(failure) if failure.class == FailureClass::Poison => {
+                match bisection.failed(range.end, false) {
+                    Ok(Found::More) => {}
+                    Ok(Found::Culprit(index)) => rejected.push(Rejected { index, failure }),
+                    Err(TooMany { culprits }) => {
+                        let how = format!("more than {culprits} documents of one batch");
+                        return Err(sink_at_fault(&how, &failure.message));
+                    }
+                }
+            }
+            Err(failure) => return Err(failure),
+        }
+    }
+    Ok(rejected)
+}
+
+#[cfg(test)]
+#[path = "quarantining_tests.rs"]
+mod tests;
