@@ -19,7 +19,7 @@ use super::{
     error::TermError,
     outlet, plan,
     pump::{Pump, Stopped},
-    reload::PluginSet,
+    reload::{PluginSet, Reloads},
     scribe::Note,
     shutdown::now_micros,
 };
@@ -98,13 +98,26 @@ impl Pump {
     }
 
     /// Plugins changed: lanes whose transform or sink is another version now are swapped at this boundary, and
-    /// rebuilt beside the stream. What cannot be done in a running term ends it.
-    pub(super) fn on_reload(&mut self, plugins: Arc<PluginSet>) -> Result<Option<Stopped>, TermError> {
+    /// rebuilt beside the stream. What cannot be done in a running term ends it. What is taken up is at work from then
+    /// on, also for the terms that follow.
+    pub(super) fn on_reload(
+        &mut self,
+        plugins: Arc<PluginSet>,
+        reloads: &mut Reloads,
+    ) -> Result<Option<Stopped>, TermError> {
         let Some((mut wanted, mut steps)) = self.judge(&plugins)? else { return Ok(None) };
         let mut plugins = plugins;
-        for plugin in self.refused_sinks(&wanted, &steps) {
-            // It serves all of its mappings, so that one that must keep it keeps it for all.
-            plugins = Arc::new(plugins.with(&plugin));
+        // A plugin serves all of its mappings, so that one that must keep it keeps it for all. Sinks first: what a sink
+        // is refused for says nothing of the transform.
+        let of_sinks = self.refused_sinks(&wanted, &steps);
+        if !of_sinks.is_empty() {
+            plugins = Arc::new(of_sinks.iter().fold((*plugins).clone(), |set, plugin| set.with(plugin)));
+            let Some(judged) = self.judge(&plugins)? else { return Ok(None) };
+            (wanted, steps) = judged;
+        }
+        let transforms = self.refused_transforms(&wanted, &steps, &reloads.at_work);
+        if !transforms.is_empty() {
+            plugins = Arc::new(transforms.iter().fold((*plugins).clone(), |set, plugin| set.with(plugin)));
             let Some(judged) = self.judge(&plugins)? else { return Ok(None) };
             (wanted, steps) = judged;
         }
@@ -116,6 +129,8 @@ impl Pump {
         if !steps.iter().all(in_place) {
             return Ok(Some(Stopped::Reconfigure(plugins)));
         }
+        // Before anything else is done: whatever ends the term from here on, the next one goes on with these.
+        reloads.at_work = Arc::clone(&plugins);
         // First, so that what is built from now on is delivered by the sink that it is built for.
         let sinks = outlet::fit(&self.context.sinks, &self.context.config, &plugins);
         for step in steps.iter().filter(|step| !stops(step)) {
@@ -165,6 +180,33 @@ impl Pump {
                 let mapping = &step.mapping;
                 error!(sink, mapping, "the sink's changed plugin is not taken up: {}", conflicts.join("; "));
                 kept.insert(at_work.revision().name.clone(), at_work);
+            }
+        }
+        kept.into_values().collect()
+    }
+
+    /// The plugins at work of which a running mapping refuses another revision as its transform.
+    fn refused_transforms(
+        &self,
+        wanted: &[plan::WantedMapping],
+        steps: &[Step],
+        at_work: &PluginSet,
+    ) -> Vec<Plugin> {
+        let mut kept = BTreeMap::new();
+        for step in steps {
+            let Decision::Refused { conflicts } = &step.decision else { continue };
+            let runs = self.lanes.values().any(|lane| lane.name() == step.mapping && lane.handle.is_some());
+            let new = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
+            let Some(new) = new.filter(|_| runs) else { continue };
+            let Some(old) = at_work.named(&new.mapping.transform) else { continue };
+            if old.revision().sha256 != new.rollout.identity.transform.sha256 {
+                let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
+                error!(
+                    mapping = step.mapping,
+                    "the changed plugin is refused and the revision that runs stays: {}",
+                    conflicts.join("; ")
+                );
+                kept.insert(new.mapping.transform.clone(), old.clone());
             }
         }
         kept.into_values().collect()
@@ -220,7 +262,7 @@ impl Pump {
                 let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
                 error!(
                     mapping = wanted.mapping.name,
-                    "the changed plugin is refused and the revision that runs stays: {}",
+                    "the changed plugin is refused, and nothing changes for the mapping: {}",
                     conflicts.join("; ")
                 );
                 return Ok(());
