@@ -121,6 +121,8 @@ impl Pump {
             let Some(judged) = self.judge(&plugins)? else { return Ok(None) };
             (wanted, steps) = judged;
         }
+        // Before anything is done with them: whatever ends the term from here on, the next one goes on with these.
+        reloads.at_work = Arc::clone(&plugins);
         let stops = |step: &Step| {
             wanted.iter().any(|wanted| wanted.mapping.name == step.mapping && wanted.stopped.is_some())
         };
@@ -129,8 +131,6 @@ impl Pump {
         if !steps.iter().all(in_place) {
             return Ok(Some(Stopped::Reconfigure(plugins)));
         }
-        // Before anything else is done: whatever ends the term from here on, the next one goes on with these.
-        reloads.at_work = Arc::clone(&plugins);
         // First, so that what is built from now on is delivered by the sink that it is built for.
         let sinks = outlet::fit(&self.context.sinks, &self.context.config, &plugins);
         for step in steps.iter().filter(|step| !stops(step)) {
