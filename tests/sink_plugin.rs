@@ -294,13 +294,13 @@ async fn what_was_swapped_in_place_outlives_its_term() {
     // Other bytes of the same versions: what is refused while it runs is refused for the next term as well.
     let touched = scene.host.log_length();
     scene.plugin("odd-sink", &mended("1.1.0"));
-    scene.host.wait_log(touched, "the sink's changed plugin is not taken up", SOON).await.unwrap();
+    scene.host.wait_log(touched, "odd-sink 1.1.0 has other bytes", SOON).await.unwrap();
     let path = scene.host.path("plugins/product-search.wasm");
     let mut bytes = fs::read(&path).unwrap();
     bytes.extend_from_slice(&[0, 7, 5, b't', b'o', b'u', b'c', b'h', 1]);
     fs::write(scene.host.path("plugins/.touched"), bytes).unwrap();
     fs::rename(scene.host.path("plugins/.touched"), &path).unwrap();
-    scene.host.wait_log(touched, "the revision that runs stays", SOON).await.unwrap();
+    scene.host.wait_log(touched, "product-search 1.1.0 has other bytes", SOON).await.unwrap();
     let from = cut(&mut scene).await;
     stayed(&scene, from, 3, "1.1.0 / 1.1.0", swapped).await;
 

@@ -107,17 +107,10 @@ impl Pump {
     ) -> Result<Option<Stopped>, TermError> {
         let Some((mut wanted, mut steps)) = self.judge(&plugins)? else { return Ok(None) };
         let mut plugins = plugins;
-        // A plugin serves all of its mappings, so that one that must keep it keeps it for all. Sinks first: what a sink
-        // is refused for says nothing of the transform.
-        let of_sinks = self.refused_sinks(&wanted, &steps);
-        if !of_sinks.is_empty() {
-            plugins = Arc::new(of_sinks.iter().fold((*plugins).clone(), |set, plugin| set.with(plugin)));
-            let Some(judged) = self.judge(&plugins)? else { return Ok(None) };
-            (wanted, steps) = judged;
-        }
-        let transforms = self.refused_transforms(&wanted, &steps, &reloads.at_work);
-        if !transforms.is_empty() {
-            plugins = Arc::new(transforms.iter().fold((*plugins).clone(), |set, plugin| set.with(plugin)));
+        let refused = self.refused(&wanted, &steps, &reloads.at_work);
+        if !refused.is_empty() {
+            // A plugin serves all of its mappings, so that one that must keep it keeps it for all.
+            plugins = Arc::new(refused.iter().fold((*plugins).clone(), |set, plugin| set.with(plugin)));
             let Some(judged) = self.judge(&plugins)? else { return Ok(None) };
             (wanted, steps) = judged;
         }
@@ -163,50 +156,28 @@ impl Pump {
         Ok(Some((wanted, steps)))
     }
 
-    /// The plugins at work in sinks of which a running mapping refuses another revision, for whatever reason.
-    fn refused_sinks(&self, wanted: &[plan::WantedMapping], steps: &[Step]) -> Vec<Plugin> {
-        let mut kept = BTreeMap::new();
-        for step in steps {
-            let Decision::Refused { conflicts } = &step.decision else { continue };
-            let lane = self.lanes.values().find(|lane| lane.name() == step.mapping && lane.handle.is_some());
-            let Some(lane) = lane else { continue };
-            let sink = &lane.planned.mapping.sink;
-            let new = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
-            let new = new.and_then(|wanted| wanted.rollout.identity.sink_plugin.as_ref());
-            let at_work = self.context.sinks.get(sink).and_then(|outlet| outlet.plugin());
-            let Some((at_work, new)) = at_work.zip(new) else { continue };
-            if at_work.revision().sha256 != new.sha256 {
-                let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
-                let mapping = &step.mapping;
-                error!(sink, mapping, "the sink's changed plugin is not taken up: {}", conflicts.join("; "));
-                kept.insert(at_work.revision().name.clone(), at_work);
-            }
-        }
-        kept.into_values().collect()
-    }
-
-    /// The plugins at work of which a running mapping refuses another revision as its transform.
-    fn refused_transforms(
-        &self,
-        wanted: &[plan::WantedMapping],
-        steps: &[Step],
-        at_work: &PluginSet,
-    ) -> Vec<Plugin> {
+    /// The plugins at work of which a running mapping refuses another revision. What else is changed of a mapping, its
+    /// sink where the transform is refused, is not meant by that.
+    fn refused(&self, wanted: &[plan::WantedMapping], steps: &[Step], at_work: &PluginSet) -> Vec<Plugin> {
         let mut kept = BTreeMap::new();
         for step in steps {
             let Decision::Refused { conflicts } = &step.decision else { continue };
             let runs = self.lanes.values().any(|lane| lane.name() == step.mapping && lane.handle.is_some());
-            let new = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
-            let Some(new) = new.filter(|_| runs) else { continue };
-            let Some(old) = at_work.named(&new.mapping.transform) else { continue };
-            if old.revision().sha256 != new.rollout.identity.transform.sha256 {
-                let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
-                error!(
-                    mapping = step.mapping,
-                    "the changed plugin is refused and the revision that runs stays: {}",
-                    conflicts.join("; ")
-                );
-                kept.insert(new.mapping.transform.clone(), old.clone());
+            let new = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping).filter(|_| runs);
+            let Some(new) = new.map(|new| &new.rollout.identity) else { continue };
+            for conflict in conflicts {
+                let name = conflict.plugin();
+                let stamps = [Some(&new.transform), new.sink_plugin.as_ref()];
+                let stamp = stamps.into_iter().flatten().find(|stamp| stamp.name == name);
+                let Some((old, stamp)) = at_work.named(name).zip(stamp) else { continue };
+                if old.revision().sha256 != stamp.sha256 {
+                    let mapping = &step.mapping;
+                    error!(
+                        mapping,
+                        "the changed plugin is refused and the revision that runs stays: {conflict}"
+                    );
+                    kept.insert(name.to_owned(), old.clone());
+                }
             }
         }
         kept.into_values().collect()
