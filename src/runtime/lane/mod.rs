@@ -29,14 +29,13 @@ use tracing::{Span, info, warn};
 use crate::{
     backfill::Attempt,
     config::{OnFailure, QuarantineBounds},
-    model::{ChangeBatch, EntityName, Failure, FailureClass, Lsn, Origin},
+    model::{ChangeBatch, EntityName, Failure, FailureClass, Lsn, Origin, Redactor},
     pipeline::{Backoff, DocumentRules, LaneId, NextAttempt, OpenRows, RetryPolicy, WorkId},
     plugin::{Plugin, Transform},
     postgres::{ConnectSettings, Lease},
 };
 
 use super::{
-    blame::Redactor,
     metrics::{LaneMetrics, Stage},
     outlet::Outlet,
     reread::Rereader,

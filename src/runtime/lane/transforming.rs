@@ -136,10 +136,11 @@ impl Shared {
                 Segment::Rows(rows) => {
                     let asked = guest_selection(&made.batch, &rows, rules);
                     let asking = ask(transform, &made.batch, &asked, &refused, quarantines);
-                    let outcomes = asking.await.map_err(|fault| secrets.clean(fault.to_failure()))?;
+                    let outcomes = asking.await.map_err(|fault| secrets.clean_failure(fault.to_failure()))?;
                     let batch = &made.batch;
-                    let named =
-                        |failed: ChangeFailure| name_row(secrets.clean(failed.failure), batch, failed.change);
+                    let named = |failed: ChangeFailure| {
+                        name_row(secrets.clean_failure(failed.failure), batch, failed.change)
+                    };
                     let failed = if quarantines {
                         let aside = assemble_around(batch, &rows, &outcomes, rules, &mut documents);
                         aside.map_err(named)?
@@ -150,9 +151,10 @@ impl Shared {
                     if notes_left {
                         made.left.extend(left(batch, &asked, &outcomes));
                     }
-                    let failed = failed
-                        .into_iter()
-                        .map(|failed| ChangeFailure { failure: secrets.clean(failed.failure), ..failed });
+                    let failed = failed.into_iter().map(|failed| ChangeFailure {
+                        failure: secrets.clean_failure(failed.failure),
+                        ..failed
+                    });
                     made.note(&asked, failed.collect());
                 }
                 Segment::Truncate(_) => {
