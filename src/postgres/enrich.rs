@@ -40,7 +40,7 @@ const CANCEL_AGAIN: Duration = Duration::from_secs(1);
 pub struct Allowance {
     /// Rows.
     pub rows: usize,
-    /// Bytes of values, [`CELL`] more for each, and of the columns of each answer.
+    /// Bytes of values, 24 more for each, and of the columns of each answer.
     pub bytes: usize,
 }
 
