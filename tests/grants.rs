@@ -70,6 +70,22 @@ async fn c088_who_asks_for_more_than_is_granted_alone_does_not_run() {
     let text = String::from_utf8_lossy(&plan.stdout).into_owned();
     assert!(!plan.status.success() && text.contains("m  refused: capable 1.0.0 asks for http"), "{text}");
 
+    // Of a transform and of its sink: both are told.
+    scene.plugin("opensearch-sink", &Guest::new("plugins/opensearch-sink"));
+    scene.config(&format!(
+        "[sink.search]\nkind = \"plugin\"\nplugin = \"opensearch-sink\"\nconfig = {{ url = \"{url}\" }}\n\
+         [[map]]\nname = \"both\"\ntransform = \"capable\"\nsink = \"search\"\ndestination = \"both\"\n",
+        url = server.url("")
+    ));
+    for command in ["plan", "check"] {
+        let run = scene.host.run(&[command]).unwrap();
+        let text = String::from_utf8_lossy(&run.stdout).into_owned();
+        assert!(!run.status.success() && text.contains(lines), "{text}");
+        assert!(text.contains("[plugins.opensearch-sink.grants] http = "), "{command}: {text}");
+        assert!(command == "check" || text.contains("both  refused: capable 1.0.0 asks for http"), "{text}");
+    }
+    scene.config(&beside);
+
     scene.host.start().unwrap();
     scene.settled(PRODUCT_DOCUMENTS, "beside").await;
     status_is(&scene, "the refusal", |m| m["status"] == "refused").await;

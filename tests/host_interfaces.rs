@@ -106,7 +106,12 @@ async fn questions_are_answered_and_bounded_and_only_read() {
         ),
         ("query-plain", "select repeat('x', 70000)", Err(&["query-bytes", "query_max_bytes"])),
         ("query-plain", "select 'slow' from pg_sleep(20)", Err(&["query-timeout", "query_timeout", "retry"])),
-        ("query-plain", "select count(*)::text from public.things", Ok("16")),
+        (
+            "query-two",
+            "select set_config('statement_timeout', '0', true); select 'slow' from pg_sleep(1000)",
+            Err(&["query-timeout", "query_timeout", "retry"]),
+        ),
+        ("query-plain", "select count(*)::text from public.things", Ok("17")),
     ];
     scene.client.batch_execute("create sequence public.counter").await.unwrap();
     for (id, (what, arg, expected)) in (1..).zip(asked) {
@@ -123,6 +128,37 @@ async fn questions_are_answered_and_bounded_and_only_read() {
         }
     }
     assert_eq!(scene.text("select last_value::text || is_called from public.counter").await, "1false");
+    wait_until("the server to be done with all of it", SOON, async || {
+        let query = "select count(*)::text from pg_stat_activity where datname = current_database() \
+                     and application_name like '%/query' and state <> 'idle'";
+        Ok(scene.text(query).await == "0")
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_is_asked_by_the_role_that_is_meant_for_it() {
+    let mut scene = scene("", &map("m", "")).await;
+    // Roles are of the whole server, which tests share.
+    let role = format!("asker_{}", scene.database.name);
+    scene.client.batch_execute(&format!("create role {role} login")).await.unwrap();
+    let url = scene.database.url.replacen("postgres@", &format!("{role}@"), 1);
+    assert!(url.contains(&role), "{url}");
+    scene.config(&format!("{GRANTS}query_url = \"{url}\"\n{SINK}{}", map("m", "")));
+    scene.host.start().unwrap();
+    scene.streaming().await;
+    ask(&scene.client, 1, "query-plain", "select current_user::text").await;
+    assert_eq!(answer(&scene, "m", 1).await["answer"], *role);
+    ask(&scene.client, 2, "query-plain", "select v from public.things").await;
+    let error = answer(&scene, "m", 2).await;
+    assert!(error["error"].as_str().unwrap().contains("query-rights"), "{error}");
+    let terminate = "select pg_terminate_backend(pid)::text from pg_stat_activity where datname = current_database() and backend_type = 'walsender'";
+    ask(&scene.client, 3, "query-plain", terminate).await;
+    let error = answer(&scene, "m", 3).await;
+    assert!(error["answer"] == "" || error["error"].is_string(), "{error}");
+    scene.host.terminate(SOON).unwrap();
+    scene.client.batch_execute(&format!("drop role {role}")).await.unwrap();
 }
 
 /// Rows that are changed again and again, each asked for at once: no answer is older than its change.
@@ -271,6 +307,62 @@ async fn state_survives_and_is_apart_by_mapping_and_generation() {
     })
     .await
     .unwrap();
+}
+
+/// What is locked cannot be written; then there are no documents either, of this mapping alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn writes_are_durable_before_their_documents_and_hold_up_no_other_mapping() {
+    let mut scene = scene("", &(map("a", "") + &map("b", ""))).await;
+    scene.host.start().unwrap();
+    built(&scene, &["a", "b"]).await;
+    ask(&scene.client, 1, "count-strict", "n").await;
+    assert_eq!(answer(&scene, "a", 1).await["answer"], "1");
+    assert_eq!(answer(&scene, "b", 1).await["answer"], "1");
+    let other = scene.database.connect().await.unwrap();
+    other
+        .batch_execute("begin; select from anabranch.guest_state where mapping = 'a' for update")
+        .await
+        .unwrap();
+    ask(&scene.client, 2, "count-strict", "n").await;
+    assert_eq!(answer(&scene, "b", 2).await["answer"], "2");
+    wait_until("`a` to wait for its store", SOON, async || {
+        Ok(scene.mapping("a")["last_error"].as_str().is_some_and(|error| error.contains("state-timeout")))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
+    let error = scene.error_of("a").await;
+    assert!(error.contains("the state of the mapping a was not there within"), "{error}");
+    assert_eq!(scene.table("a").get("2").unwrap(), None, "delivered before it was durable");
+    ask(&scene.client, 3, "count-strict", "n").await;
+    assert_eq!(answer(&scene, "b", 3).await["answer"], "3");
+    // Whoever tries again does not have ever more sessions wait at the server.
+    let waiting = "select count(*)::text from pg_stat_activity where datname = current_database() \
+                   and application_name like '%/state' and wait_event_type = 'Lock'";
+    assert_eq!(scene.text(waiting).await, "1");
+    other.batch_execute("rollback").await.unwrap();
+    let last = answer(&scene, "a", 3).await["answer"].as_str().unwrap().to_owned();
+    assert_eq!(kept(&scene).await[&("a".to_owned(), 1, "n".to_owned())], last);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generation_for_which_nothing_is_read_goes_on_with_the_store() {
+    let on = |version: &str| map("a", &format!("{version}auto_backfill_on_version_change = false"));
+    let mut scene = scene("", &on("")).await;
+    scene.host.start().unwrap();
+    built(&scene, &["a"]).await;
+    for id in 1..=2 {
+        ask(&scene.client, id, "count-strict", "n").await;
+    }
+    assert_eq!(answer(&scene, "a", 2).await["answer"], "2");
+    scene.host.terminate(SOON).unwrap();
+    scene.config(&format!("{GRANTS}{SINK}{}", on("version = \"2\"\n")));
+    scene.host.start().unwrap();
+    ask(&scene.client, 3, "count-strict", "n").await;
+    let count: u64 = answer(&scene, "a", 3).await["answer"].as_str().unwrap().parse().unwrap();
+    assert!(count >= 3, "{count}");
+    assert_eq!(scene.mapping("a")["generation"], 2);
+    let kept = kept(&scene).await;
+    assert_eq!(kept, BTreeMap::from([(("a".to_owned(), 2, "n".to_owned()), count.to_string())]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -138,24 +138,20 @@ fn hold(shape: &mut Shape, config: &Config, mappings: &Mappings, plugins: &Plugi
         let mapping = mappings.mappings.iter().find(|mapping| mapping.name == step.mapping);
         let Some(mapping) = mapping else { continue };
         let used = [Some(mapping.transform.as_str()), config.sink_plugin(&mapping.sink)];
-        let mut used = used.into_iter().flatten().filter_map(|name| plugins.named(name));
-        let Some((plugin, ungranted)) = used.find_map(|plugin| Some((plugin, plugin.ungranted()?))) else {
+        let new = step.action == "new";
+        let asked = used.into_iter().flatten().filter_map(|name| plugins.named(name)).filter_map(|plugin| {
+            let ungranted = plugin.ungranted()?;
+            let (revision, words) = (plugin.revision(), ungranted.words());
+            let lines = ungranted.toml().replace('\n', " ");
+            let more = if new { "" } else { " in addition" };
+            Some(format!("{revision} asks for {words}{more}, which the config does not grant: add {lines}"))
+        });
+        let asked: Vec<String> = asked.collect();
+        if asked.is_empty() {
             continue;
-        };
-        let (revision, words) = (plugin.revision(), ungranted.words());
-        let lines = ungranted.toml().replace('\n', " ");
-        let (action, reason) = if step.action == "new" {
-            ("refused", format!("{revision} asks for {words}, which the config does not grant: add {lines}"))
-        } else {
-            (
-                "held",
-                format!(
-                    "{revision} asks for {words} in addition, which the config does not grant: add {lines}"
-                ),
-            )
-        };
-        step.action = action;
-        step.reasons.insert(0, reason);
+        }
+        step.action = if new { "refused" } else { "held" };
+        step.reasons.splice(0..0, asked);
         (step.backfill, step.purge, step.rows, step.seconds, step.cancelled) =
             (false, false, None, None, false);
     }

@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use crate::plugin::grants::{Grants, HttpGrant, MetricsGrant, Origin, QueryGrant, StateGrant};
+use crate::{
+    plugin::grants::{Grants, HttpGrant, MetricsGrant, Origin, QueryGrant, StateGrant},
+    postgres::ConnectSettings,
+};
 
 use super::{
     resolve::Resolver,
@@ -29,6 +32,7 @@ pub(super) struct GrantsTable {
     http_max_response: Option<Text>,
     http_in_flight: Option<Located<i64>>,
     query: Option<Located<bool>>,
+    query_url: Option<Text>,
     query_timeout: Option<Text>,
     query_max_rows: Option<Located<i64>>,
     query_max_bytes: Option<Text>,
@@ -50,6 +54,7 @@ pub(super) const KEYS: &[&str] = &[
     "http_max_response",
     "http_in_flight",
     "query",
+    "query_url",
     "query_timeout",
     "query_max_rows",
     "query_max_bytes",
@@ -73,6 +78,7 @@ pub(super) fn read(mut section: Section<'_>) -> GrantsTable {
         http_max_response: section.text("http_max_response", size),
         http_in_flight: section.integer("http_in_flight"),
         query: section.boolean("query"),
+        query_url: section.text("query_url", "a URL in quotes, such as \"${QUERY_URL}\""),
         query_timeout: section.text("query_timeout", duration),
         query_max_rows: section.integer("query_max_rows"),
         query_max_bytes: section.text("query_max_bytes", size),
@@ -111,6 +117,15 @@ impl Resolver<'_> {
             max_series: self.count(table.metrics_max_series.as_ref(), 100, 1..=10_000) as usize,
         });
         Grants { http: self.http_grant(table), query, state, metrics }
+    }
+
+    /// Whom its questions go to the source as; none for the role that replicates.
+    pub(super) fn query_connect(&self, table: &GrantsTable) -> Option<ConnectSettings> {
+        let typed = table.query_url.as_ref()?;
+        if table.query.as_ref().is_none_or(|typed| !typed.value) {
+            self.complain(&typed.at, "nothing is asked without `query = true`");
+        }
+        self.connect_settings(&self.secret(typed)?, &typed.at)
     }
 
     fn origin(&self, typed: &Text) -> Option<Origin> {

@@ -295,6 +295,7 @@ impl Resolver<'_> {
             config: table.config.iter().filter_map(entry).collect(),
             rederive_patch: table.rederive_patch.as_ref().is_none_or(|typed| typed.value),
             grants: self.grants(&table.grants),
+            query_connect: self.query_connect(&table.grants),
             place: self.place(&table.name.at),
         };
         (table.name.value.clone(), settings)

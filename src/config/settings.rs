@@ -125,6 +125,7 @@ impl PluginsSettings {
             config: BTreeMap::new(),
             rederive_patch: true,
             grants: Grants::default(),
+            query_connect: None,
             place: Place::default(),
         })
     }
@@ -179,6 +180,8 @@ pub struct PluginSettings {
     pub rederive_patch: bool,
     /// What it may use beside the log and its settings.
     pub grants: Grants,
+    /// Whom its questions go to the source as, where that is not the role of `[source] url`.
+    pub query_connect: Option<ConnectSettings>,
     pub(super) place: Place,
 }
 

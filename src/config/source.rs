@@ -59,7 +59,6 @@ impl Resolver<'_> {
 
     /// The connection settings; none if they are wrong, which is told.
     fn connect(&self, table: &SourceTable) -> Option<ConnectSettings> {
-        let environment = |name: &str| (self.references.environment)(name)?.into_string().ok();
         let text = match &table.url {
             Some(typed) => self.secret(typed)?,
             None => Secret::new(""),
@@ -68,8 +67,14 @@ impl Resolver<'_> {
             Some(typed) => typed.at.clone(),
             None => At { offset: None, key: "source".to_owned() },
         };
+        self.connect_settings(&text, &at)
+    }
+
+    /// What a connection string means; none if it is wrong, which is told.
+    pub(super) fn connect_settings(&self, text: &Secret, at: &At) -> Option<ConnectSettings> {
+        let environment = |name: &str| (self.references.environment)(name)?.into_string().ok();
         let settings = ConnectSettings::parse(text.expose(), environment);
-        settings.map_err(|error| self.complain(&at, error.to_string())).ok()
+        settings.map_err(|error| self.complain(at, error.to_string())).ok()
     }
 
     fn slot(&self, typed: Option<&Text>) -> String {

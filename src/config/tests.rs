@@ -263,4 +263,10 @@ fn nothing_is_granted_by_itself() {
     assert_eq!(headers, [("authorization", "Bearer ada")]);
     assert!(grants.query.is_some() && grants.state.is_none() && grants.metrics.is_none());
     assert!(config.plugins.host_settings().grants["p"].has(Capability::Http));
+    let asked =
+        format!("{text}[plugins.p.grants]\nquery = true\nquery_url = \"postgres://asker:secret@h/d\"\n");
+    let config = parse("x", &asked, &user).unwrap();
+    assert_eq!(config.plugins.of("p").query_connect.unwrap().user(), "asker");
+    let error = parse("x", &asked.replace("query = true\n", ""), &user).unwrap_err().to_string();
+    assert!(error.contains("`query = true`") && !error.contains("secret"), "{error}");
 }

@@ -22,6 +22,8 @@ struct Details {
     lsn: (Lsn, Lsn),
     positions: (usize, usize),
     kind: FaultKind,
+    /// Whether it may have waited for others.
+    waits: bool,
 }
 
 /// What went wrong.
@@ -149,7 +151,13 @@ impl PluginFault {
         positions: (usize, usize),
         kind: FaultKind,
     ) -> Self {
-        Self(Box::new(Details { revision, entity, lsn, positions, kind }))
+        Self(Box::new(Details { revision, entity, lsn, positions, kind, waits: false }))
+    }
+
+    /// The same of a plugin that may have waited for others: what it did not do in time may work later.
+    pub(super) fn waiting(mut self, waits: bool) -> Self {
+        self.0.waits = waits;
+        self
     }
 
     /// What went wrong.
@@ -206,6 +214,7 @@ impl PluginFault {
                 FailureClass::Fatal
             }
             FaultKind::Instantiate(_) | FaultKind::Memory(LimitError::Total { .. }) => FailureClass::Retry,
+            FaultKind::Deadline(_) if self.0.waits => FailureClass::Retry,
             _ => FailureClass::Poison,
         }
     }

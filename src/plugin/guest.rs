@@ -154,6 +154,11 @@ impl Guest {
         self.calls < calls && self.born.elapsed() < age && !self.store.data().limits.is_half_used()
     }
 
+    /// Whether it left requests unfinished: each holds one of the places that all of the plugin's have.
+    pub(super) fn has_unfinished(&self) -> bool {
+        self.store.data().requests.are_unfinished()
+    }
+
     /// What its memories hold, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.store.data().limits.used()

@@ -31,8 +31,8 @@ use crate::model::Revision;
 pub struct Instances {
     /// Those that there are now, idle or at work.
     pub live: usize,
-    /// Those that were thrown away after a fault, or with a call that was given up; counted since the revision was
-    /// loaded.
+    /// Those that were thrown away after a fault, with a call that was given up, or since they left requests
+    /// unfinished; counted since the revision was loaded.
     pub discarded: u64,
 }
 
@@ -228,8 +228,11 @@ pub(super) struct Lease<'a> {
 }
 
 impl Lease<'_> {
-    /// The call went well: the instance may serve again.
+    /// The call went well: the instance may serve again, unless it left requests unfinished, which end with it.
     pub(super) fn give_back(mut self) {
+        if self.guest.has_unfinished() {
+            return;
+        }
         self.fate.discarded = None;
         self.pool.peak_memory.fetch_max(self.guest.memory(), Ordering::Relaxed);
         if self.guest.is_fresh(self.pool.recycle.0, self.pool.recycle.1) {

@@ -106,6 +106,12 @@ impl Transform {
         self.plugin.description()
     }
 
+    /// Whether it may wait for a server in a call: how long that takes is no change's fault.
+    fn waits(&self) -> bool {
+        let waiting = |asked: &Capability| matches!(asked, Capability::Http | Capability::Query);
+        self.plugin.asks().iter().any(waiting)
+    }
+
     /// How many calls may run at once: one, where what a call writes is for the next to read.
     #[must_use]
     pub fn at_once(&self) -> usize {
@@ -138,7 +144,8 @@ impl Transform {
     ///
     /// # Errors
     /// The fault is none of a single change: it may work later, or never for any, or so many changes are culprits
-    /// that the plugin is.
+    /// that the plugin is. A passed deadline of a plugin that waits for others (`http`, `query`) is tried again with
+    /// fewer changes, and blamed on none.
     pub async fn call_isolating(
         &self,
         batch: &ChangeBatch,
@@ -159,11 +166,14 @@ impl Transform {
                     outcomes.outcomes.truncate(kept.0);
                     outcomes.documents.truncate(kept.1);
                     outcomes.bytes.truncate(kept.2);
-                    if fault.class() != FailureClass::Poison {
+                    // What waits for others may be done in time for fewer, but a change is never to blame for that.
+                    let blames = fault.class() == FailureClass::Poison;
+                    if !blames && !(fault.is_slow() && fault.may_be_one_change()) {
                         return Err(fault);
                     }
                     match bisection.failed(fault.positions().end, fault.is_slow()) {
                         Ok(Found::More) => {}
+                        _ if !blames => return Err(fault),
                         Ok(Found::Culprit(_)) => outcomes.outcomes.push(Outcome::Failed(fault.to_failure())),
                         Err(TooMany { culprits }) => return Err(fault.of_the_plugin(culprits)),
                     }
@@ -218,7 +228,7 @@ impl Transform {
         let fault = |to: usize, kind: FaultKind| {
             let lsn = (position_of(from), position_of(to - 1));
             let revision = Arc::clone(self.revision());
-            PluginFault::new(revision, Arc::clone(&self.entity), lsn, (from, to), kind)
+            PluginFault::new(revision, Arc::clone(&self.entity), lsn, (from, to), kind).waiting(self.waits())
         };
         let written = self.write(batch, selection, from, buffers).map_err(|kind| fault(from + 1, kind))?;
         if written.sent == 0 {

@@ -1,20 +1,22 @@
 //! Read-only queries that somebody else wrote, in a snapshot that is told before the first of them.
 //!
-//! Guarantees: nothing is written (the transaction only reads, and the server sees to it), one statement is one
-//! statement, and what it leaves in the session is gone before the next; rows and bytes are bounded while they are
-//! received; text is the same as the stream's.
+//! Guarantees: no table is written (the transaction only reads, and the server sees to it), one statement is one
+//! statement, and what it leaves in the session is gone before the next; every statement has its time limit, whatever
+//! the one before it set; rows and bytes are bounded before they are held; text is the same as the stream's; and a
+//! session that is [abandoned](QuerySession::abandon) leaves no server process at work.
 //! Must never: hold a transaction longer than one use, or go on with a session whose state is not known.
 
 use std::time::Duration;
 
 use bytes::BytesMut;
 use postgres_protocol::{IsNull, message::frontend};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{
     connect::Purpose,
     error::{Error, ErrorKind},
     marks::parse_snapshot,
-    settings::ConnectSettings,
+    settings::{ConnectSettings, Host},
     types::Types,
     wire::{Wire, cells, encode, unexpected},
 };
@@ -22,13 +24,23 @@ use crate::model::{QueryRows, QueryStatement, Snapshot, ValueType};
 
 /// Whatever ends the transaction that queries run in.
 const READ_ONLY: &str = "set default_transaction_read_only = on";
+/// The prepared statement that sets the limits; it runs before each statement, since that one may have changed them.
+const LIMITS: &str = "anabranch_limits";
+/// How soon a server notices that nobody waits for what it does, in milliseconds; servers since 14.
+const CHECK_INTERVAL: u32 = 5_000;
+/// Bytes of a message beside its values.
+const ENVELOPE: usize = 16 << 10;
+/// Bytes that a value takes in memory beside its text.
+const CELL: usize = size_of::<Option<String>>();
+/// Between two requests to cancel what an abandoned session does.
+const CANCEL_AGAIN: Duration = Duration::from_secs(1);
 
 /// How much may come back, over all statements of a use.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
     /// Rows.
     pub rows: usize,
-    /// Bytes of values.
+    /// Bytes of values, 24 more for each, and of the columns of each answer.
     pub bytes: usize,
 }
 
@@ -63,6 +75,12 @@ pub struct QuerySession {
     wire: Wire,
     types: Types,
     spoiled: bool,
+    /// Whether its transaction is open.
+    begun: bool,
+    settings: ConnectSettings,
+    host: Host,
+    /// Whether the server looks after its client while it works.
+    checks: bool,
 }
 
 impl std::fmt::Debug for QuerySession {
@@ -77,9 +95,17 @@ impl QuerySession {
     /// # Errors
     /// As [`ConnectSettings::connect`].
     pub async fn open(settings: &ConnectSettings) -> Result<Self, Error> {
-        let (mut wire, _) = settings.connect_wire(Purpose::Query, false).await?;
+        let (mut wire, host) = settings.connect_wire(Purpose::Query, false).await?;
         wire.query(READ_ONLY).await?;
-        Ok(Self { wire, types: Types::default(), spoiled: false })
+        // Not every server has it, and not on every system.
+        let check = format!("set client_connection_check_interval = {CHECK_INTERVAL}");
+        let checks = match wire.query(&check).await {
+            Ok(_) => true,
+            Err(error) if error.sqlstate().is_some() => false,
+            Err(error) => return Err(error),
+        };
+        let settings = settings.clone();
+        Ok(Self { wire, types: Types::default(), spoiled: false, begun: false, settings, host, checks })
     }
 
     fn guard(&mut self) -> Result<(), Error> {
@@ -95,10 +121,19 @@ impl QuerySession {
     /// What the server reports; the session is of no more use.
     pub async fn begin(&mut self, timeout: Duration) -> Result<Snapshot, Error> {
         self.guard()?;
+        self.begun = true;
         let limit = timeout.as_millis().clamp(1, 2_147_483_647);
+        let check = match self.checks {
+            true => format!(
+                ", pg_catalog.set_config('client_connection_check_interval', '{CHECK_INTERVAL}', true)"
+            ),
+            false => String::new(),
+        };
         let sql = format!(
             "begin isolation level repeatable read read only; set local statement_timeout = {limit}; \
-             set local lock_timeout = {limit}; select pg_current_snapshot()"
+             set local lock_timeout = {limit}; select pg_current_snapshot(); \
+             prepare {LIMITS} as select pg_catalog.set_config('statement_timeout', '{limit}', true), \
+             pg_catalog.set_config('lock_timeout', '{limit}', true){check}"
         );
         let row = self.wire.query(&sql).await?.into_iter().flatten().flatten().flatten().next();
         let snapshot = parse_snapshot(row.as_deref())?;
@@ -114,8 +149,9 @@ impl QuerySession {
         self.guard()?;
         self.wire.query("rollback").await?;
         self.wire.query("discard all").await?;
+        // That of the check comes with the limits.
         self.wire.query(READ_ONLY).await?;
-        self.spoiled = false;
+        (self.spoiled, self.begun) = (false, false);
         Ok(())
     }
 
@@ -138,6 +174,44 @@ impl QuerySession {
             Err(QueryError::Rows | QueryError::Bytes) => true,
         };
         result
+    }
+
+    /// Ends it in the middle of whatever it does, and comes back when the server's process is gone: a server does not
+    /// notice by itself that nobody waits any more. Asks to cancel, again and again, and for as long as it takes.
+    pub async fn abandon(self) {
+        let Self { wire, settings, host, .. } = self;
+        let key = wire.cancel_key();
+        let Wire { mut read, mut write, .. } = wire;
+        let leave = async {
+            let mut out = BytesMut::new();
+            frontend::terminate(&mut out);
+            // Behind a message that was cut this is none; then the end of what it can read ends the session.
+            let _ = write.write_all(&out).await;
+            let _ = write.shutdown().await;
+            std::future::pending::<()>().await;
+        };
+        let gone = async {
+            // One that waits for us to read would not hear that it is cancelled.
+            let mut rest = vec![0; ENVELOPE];
+            while read.read(&mut rest).await.is_ok_and(|count| count > 0) {}
+        };
+        let cancel = async {
+            for attempt in 1_u32.. {
+                let asked = settings.cancel(&host, key).await;
+                if attempt.is_multiple_of(30) {
+                    let (process_id, error) = (key.0, asked.err().map(|error| error.to_string()));
+                    tracing::warn!(process_id, error, "a query that was given up does not end at the source");
+                }
+                tokio::time::sleep(CANCEL_AGAIN).await;
+            }
+        };
+        tokio::select! { () = gone => {}, () = leave => {}, () = cancel => {} }
+    }
+
+    /// Whether the next use may begin.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        !self.spoiled && !self.begun
     }
 
     /// Whether it may be used again.
@@ -168,7 +242,9 @@ impl QuerySession {
             frontend::parse("", &statement.sql, [], &mut out).map_err(encode)?;
         }
         for set in &statement.parameters {
-            bind(set, &mut out)?;
+            bind(LIMITS, &[], &mut out)?;
+            frontend::execute("", 0, &mut out).map_err(encode)?;
+            bind("", set, &mut out)?;
             // One more than allowed tells that there are too many.
             let most = i32::try_from(allowance.rows.saturating_add(1)).unwrap_or(i32::MAX);
             frontend::execute("", most, &mut out).map_err(encode)?;
@@ -185,12 +261,19 @@ impl QuerySession {
         allowance: &mut Allowance,
     ) -> Result<Vec<QueryRows>, QueryError> {
         let (mut answers, mut failure) = (Vec::with_capacity(sets), None);
+        let head = columns.iter().map(|(name, _)| name.len() + size_of::<(String, ValueType)>()).sum();
         let mut rows = QueryRows::new(columns.to_vec());
+        // Those of the statement that sets the limits come before those of each set.
+        let mut limits = true;
         loop {
-            match self.wire.receive().await? {
+            let most = allowance.bytes.saturating_add(ENVELOPE);
+            match self.wire.receive_within(most).await?.ok_or(QueryError::Bytes)? {
+                (b'D', _) if limits => {}
+                (b'C', _) if limits => limits = false,
                 (b'D', body) => {
                     allowance.rows = allowance.rows.checked_sub(1).ok_or(QueryError::Rows)?;
-                    allowance.bytes = allowance.bytes.checked_sub(body.len()).ok_or(QueryError::Bytes)?;
+                    let bytes = body.len() + columns.len() * CELL;
+                    allowance.bytes = allowance.bytes.checked_sub(bytes).ok_or(QueryError::Bytes)?;
                     for cell in cells(body) {
                         let text = cell?.map(|cell| std::str::from_utf8(cell).map(str::to_owned));
                         let text = text
@@ -200,7 +283,9 @@ impl QuerySession {
                     }
                 }
                 (b'C' | b'I', _) => {
-                    answers.push(std::mem::replace(&mut rows, QueryRows::new(columns.to_vec())))
+                    allowance.bytes = allowance.bytes.checked_sub(head).ok_or(QueryError::Bytes)?;
+                    answers.push(std::mem::replace(&mut rows, QueryRows::new(columns.to_vec())));
+                    limits = true;
                 }
                 (b's', _) => return Err(QueryError::Rows),
                 (b'E', body) => failure = Some(Error::from_fields(body)),
@@ -277,7 +362,7 @@ fn columns(body: &[u8]) -> Result<Vec<(String, u32)>, Error> {
     Ok(columns)
 }
 
-fn bind(set: &[Option<String>], out: &mut BytesMut) -> Result<(), Error> {
+fn bind(statement: &str, set: &[Option<String>], out: &mut BytesMut) -> Result<(), Error> {
     let write = |value: &Option<String>, buffer: &mut BytesMut| match value {
         Some(text) => {
             buffer.extend_from_slice(text.as_bytes());
@@ -286,7 +371,7 @@ fn bind(set: &[Option<String>], out: &mut BytesMut) -> Result<(), Error> {
         None => Ok(IsNull::Yes),
     };
     // No format at all is text for everything.
-    frontend::bind("", "", [], set, write, [], out).map_err(|error| match error {
+    frontend::bind("", statement, [], set, write, [], out).map_err(|error| match error {
         frontend::BindError::Serialization(error) => encode(error),
         frontend::BindError::Conversion(error) => Error::new(ErrorKind::Protocol, error.to_string()),
     })

@@ -48,6 +48,14 @@ impl Frames {
         Ok(Some(length + 1))
     }
 
+    /// How many bytes the next frame says that it has, once its header is there.
+    ///
+    /// # Errors
+    /// The next header cannot be.
+    pub fn announced(&self) -> Result<Option<usize>, Error> {
+        self.expected()
+    }
+
     /// Whether [`next`](Self::next) has a frame to give.
     ///
     /// # Errors

@@ -85,6 +85,20 @@ impl Wire {
         self.frames.next()?.ok_or_else(|| Error::protocol("a frame was lost"))
     }
 
+    /// The next frame, where it has no more than so many bytes; none where it has more, of which little was read.
+    /// Cancel-safe.
+    pub(super) async fn receive_within(&mut self, most: usize) -> Result<Option<(u8, &[u8])>, Error> {
+        loop {
+            if self.frames.announced()?.is_some_and(|length| length > most) {
+                return Ok(None);
+            }
+            if self.frames.ready()? {
+                return self.receive().await.map(Some);
+            }
+            self.frames.fill(&mut self.read).await?;
+        }
+    }
+
     async fn authenticate(
         &mut self,
         settings: &ConnectSettings,

@@ -10,7 +10,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::{
+    sync::{Semaphore, oneshot},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     model::{Failure, FailureClass, QueryRows, QueryStatement, Xid},
@@ -23,43 +27,77 @@ const AGAIN: Duration = Duration::from_millis(20);
 /// Sessions of one plugin.
 const SESSIONS: usize = 4;
 
-/// The sessions that one plugin's questions have.
-#[derive(Debug)]
+/// The sessions that one plugin's questions have. Cheap to clone.
+#[derive(Clone, Debug)]
 pub(super) struct Enricher {
-    settings: ConnectSettings,
-    sessions: Semaphore,
-    idle: Mutex<Vec<QuerySession>>,
+    settings: Arc<ConnectSettings>,
+    sessions: Arc<Semaphore>,
+    idle: Arc<Mutex<Vec<QuerySession>>>,
+}
+
+/// What is asked.
+struct Question {
+    statements: Vec<QueryStatement>,
+    sees: Vec<Xid>,
+    grant: QueryGrant,
 }
 
 impl Enricher {
-    pub(super) fn new(settings: ConnectSettings) -> Arc<Self> {
-        Arc::new(Self { settings, sessions: Semaphore::new(SESSIONS), idle: Mutex::default() })
+    pub(super) fn new(settings: ConnectSettings) -> Self {
+        let sessions = Arc::new(Semaphore::new(SESSIONS));
+        Self { settings: Arc::new(settings), sessions, idle: Arc::default() }
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<QuerySession>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn ask(
+    /// Asks, until it is answered or given up. Comes back once the session is idle again, or gone from the server.
+    async fn attend(
         &self,
-        statements: &[QueryStatement],
-        sees: &[Xid],
-        grant: &QueryGrant,
-    ) -> Result<Vec<QueryRows>, Failure> {
-        let until = Instant::now() + grant.timeout.saturating_sub(2 * AGAIN);
-        // Nobody closes it.
-        let _turn = self.sessions.acquire().await;
+        question: &Question,
+        given_up: &CancellationToken,
+        answer: oneshot::Sender<Result<Vec<QueryRows>, Failure>>,
+    ) {
         let idle = self.idle().pop();
         let (mut session, fresh) = match idle {
             Some(session) => (session, false),
-            None => (self.open().await?, true),
+            // A session that is given up before it is one does nothing.
+            None => match given_up.run_until_cancelled(self.open()).await {
+                Some(Ok(session)) => (session, true),
+                Some(Err(failure)) => return drop(answer.send(Err(failure))),
+                None => return,
+            },
         };
+        let answered = given_up.run_until_cancelled(self.ask(&mut session, fresh, question)).await;
+        let reusable = session.is_idle();
+        if reusable {
+            self.idle().push(session);
+            if let Some(answered) = answered {
+                let _ = answer.send(answered);
+            }
+            return;
+        }
+        if let Some(answered) = answered {
+            let _ = answer.send(answered);
+        }
+        session.abandon().await;
+    }
+
+    async fn ask(
+        &self,
+        session: &mut QuerySession,
+        fresh: bool,
+        question: &Question,
+    ) -> Result<Vec<QueryRows>, Failure> {
+        let Question { statements, sees, grant } = question;
+        let until = Instant::now() + grant.timeout.saturating_sub(2 * AGAIN);
         loop {
             let snapshot = match session.begin(grant.timeout).await {
                 Ok(snapshot) => snapshot,
                 // It may have ended while it was idle.
                 Err(error) if !fresh && error.sqlstate().is_none_or(|state| state.starts_with("57")) => {
-                    session = self.open().await?;
+                    *session = self.open().await?;
                     session.begin(grant.timeout).await.map_err(|error| unreached(&error))?
                 }
                 Err(error) => return Err(unreached(&error)),
@@ -69,7 +107,6 @@ impl Enricher {
             }
             session.end().await.map_err(|error| unreached(&error))?;
             if Instant::now() >= until {
-                self.idle().push(session);
                 return Err(invisible(grant));
             }
             tokio::time::sleep(AGAIN).await;
@@ -80,16 +117,15 @@ impl Enricher {
             match session.query(statement, &mut allowance).await {
                 Ok(rows) => answers.extend(rows),
                 Err(error) => {
-                    if session.is_open() && session.end().await.is_ok() {
-                        self.idle().push(session);
+                    if session.is_open() {
+                        // Where that fails, it is abandoned.
+                        let _ = session.end().await;
                     }
                     return Err(failure(&error, statement, grant));
                 }
             }
         }
-        if session.end().await.is_ok() {
-            self.idle().push(session);
-        }
+        let _ = session.end().await;
         Ok(answers)
     }
 
@@ -106,7 +142,23 @@ impl Queries for Enricher {
         sees: &[Xid],
         grant: &QueryGrant,
     ) -> Result<Vec<QueryRows>, Failure> {
-        self.ask(statements, sees, grant).await
+        let question =
+            Question { statements: statements.to_vec(), sees: sees.to_vec(), grant: grant.clone() };
+        // Nobody closes it.
+        let turn = Arc::clone(&self.sessions).acquire_owned().await;
+        let given_up = CancellationToken::new();
+        let _until_dropped = given_up.clone().drop_guard();
+        let (answer, answered) = oneshot::channel();
+        let this = self.clone();
+        // A task of its own, since it has to end what it began at the source when nobody waits for it any more. The
+        // turn is not over before, or those who try again would have ever more sessions.
+        tokio::spawn(async move {
+            this.attend(&question, &given_up, answer).await;
+            drop(turn);
+        });
+        answered.await.unwrap_or_else(|_| {
+            Err(Failure::new(FailureClass::Retry, "query-connection", "the question was given up"))
+        })
     }
 }
 

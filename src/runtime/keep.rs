@@ -1,13 +1,14 @@
 //! What guests keep: in memory for reading, in the state schema for good.
 //!
 //! Guarantees that a call's writes are durable before anybody goes on, that a mapping's generations are apart, and that
-//! a host that leads no more writes nothing. Memory is bounded: all of a mapping's keys and values are held, which are
-//! as large as it is granted.
+//! a host that leads no more writes nothing. Mappings have a connection each, so that none waits for another's; what is
+//! begun is brought to its end though nobody waits for it, so that a store that takes long to read is read once. Memory is
+//! bounded: all of a mapping's keys and values are held, which are as large as it is granted.
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc};
 
 use async_trait::async_trait;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::{
     model::{Failure, FailureClass},
@@ -16,60 +17,115 @@ use crate::{
         services::{KeyValues, Writes},
     },
     postgres::{Client, ConnectSettings, Purpose},
-    state::{StateError, Store},
+    state::{GuestWrite, Store},
 };
 
-/// One term's connection for it, made when it is first needed.
+/// How long the server waits for a lock that somebody else has, so that what nobody waits for has an end.
+const LOCKS: &str = "set lock_timeout = '60s'";
+
+/// What all stores of one term have in common.
 #[derive(Debug)]
 pub(super) struct Keeper {
     settings: ConnectSettings,
     store: Store,
     term: i64,
-    client: Mutex<Option<Client>>,
 }
 
 impl Keeper {
     pub(super) fn new(settings: ConnectSettings, installation: &str, term: i64) -> Arc<Self> {
-        Arc::new(Self { settings, store: Store::new(installation), term, client: Mutex::default() })
+        Arc::new(Self { settings, store: Store::new(installation), term })
     }
 
-    /// The store of one mapping's generation.
-    pub(super) fn of(self: &Arc<Self>, mapping: &str, generation: i64) -> Arc<dyn KeyValues> {
-        let held = Mutex::default();
-        Arc::new(Kept { keeper: Arc::clone(self), mapping: mapping.to_owned(), generation, held })
-    }
-
-    async fn with<T>(
-        &self,
-        work: impl AsyncFnOnce(&Store, &Client) -> Result<T, StateError>,
-    ) -> Result<T, Failure> {
-        let failed = |error: String| {
-            Failure::new(
-                FailureClass::Retry,
-                "state-connection",
-                format!("the state cannot be reached: {error}"),
-            )
-        };
-        // Taken out: whoever gives up in the middle leaves no session behind whose state is not known.
-        let mut place = self.client.lock().await;
-        let client = match place.take().filter(|client| !client.is_closed()) {
-            Some(client) => client,
-            None => self.settings.connect(Purpose::State).await.map_err(|error| failed(error.to_string()))?,
-        };
-        let done = work(&self.store, &client).await.map_err(|error| failed(error.to_string()))?;
-        *place = Some(client);
-        Ok(done)
+    /// The store of one mapping's generation, which may go on with what the one before kept.
+    pub(super) fn of(self: &Arc<Self>, mapping: &str, generation: i64, inherits: bool) -> Arc<dyn KeyValues> {
+        let (keeper, mapping) = (Arc::clone(self), mapping.to_owned());
+        Arc::new(Kept { of: Arc::new(Of { keeper, mapping, generation, inherits }), place: Arc::default() })
     }
 }
 
 /// See [`Keeper::of`].
 #[derive(Debug)]
 struct Kept {
+    of: Arc<Of>,
+    place: Arc<Mutex<Place>>,
+}
+
+/// Whose store it is.
+#[derive(Debug)]
+struct Of {
     keeper: Arc<Keeper>,
     mapping: String,
     generation: i64,
+    inherits: bool,
+}
+
+/// What is known of it here.
+#[derive(Debug, Default)]
+struct Place {
     /// None until it is read, and after a write of which nobody knows.
-    held: Mutex<Option<Held>>,
+    held: Option<Held>,
+    /// Made when it is first needed.
+    client: Option<Client>,
+}
+
+impl Of {
+    fn failed(&self, code: &str, what: &str) -> Failure {
+        Failure::new(FailureClass::Retry, code, format!("the state of the mapping {} {what}", self.mapping))
+    }
+
+    fn unreached(&self, error: &dyn std::fmt::Display) -> Failure {
+        self.failed("state-connection", &format!("cannot be reached: {error}"))
+    }
+
+    fn leads_no_more(&self) -> Failure {
+        self.failed("state-leader", "is another host's, which leads now; this one writes none any more")
+    }
+
+    /// The connection, taken out: what fails in the middle leaves none behind whose state is not known.
+    async fn client(&self, place: &mut Place) -> Result<Client, Failure> {
+        if let Some(client) = place.client.take().filter(|client| !client.is_closed()) {
+            return Ok(client);
+        }
+        let client = self.keeper.settings.connect(Purpose::State).await;
+        let client = client.map_err(|error| self.unreached(&error))?;
+        client.batch_execute(LOCKS).await.map_err(|error| self.unreached(&error))?;
+        Ok(client)
+    }
+
+    async fn load(
+        self: Arc<Self>,
+        mut place: OwnedMutexGuard<Place>,
+    ) -> Result<OwnedMutexGuard<Place>, Failure> {
+        let client = self.client(&mut place).await?;
+        let (keeper, of) = (&self.keeper, (self.mapping.as_str(), self.generation));
+        let rows = keeper.store.guest_state(&client, keeper.term, of, self.inherits).await;
+        let rows = rows.map_err(|error| self.unreached(&error))?.ok_or_else(|| self.leads_no_more())?;
+        let mut held = Held::default();
+        rows.into_iter().for_each(|(key, value)| held.put(key, Some(value)));
+        (place.held, place.client) = (Some(held), Some(client));
+        Ok(place)
+    }
+
+    async fn write(
+        self: Arc<Self>,
+        mut place: OwnedMutexGuard<Place>,
+        writes: Vec<GuestWrite>,
+    ) -> Result<(), Failure> {
+        // Read anew, should nobody get to know whether it was written.
+        let held = place.held.take();
+        let client = self.client(&mut place).await?;
+        let (keeper, of) = (&self.keeper, (self.mapping.as_str(), self.generation));
+        let written = keeper.store.write_guest_state(&client, keeper.term, of, &writes).await;
+        if !written.map_err(|error| self.unreached(&error))? {
+            return Err(self.leads_no_more());
+        }
+        place.client = Some(client);
+        if let Some(mut held) = held {
+            writes.into_iter().for_each(|(key, value)| held.put(key, value));
+            place.held = Some(held);
+        }
+        Ok(())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -109,27 +165,36 @@ impl Held {
 }
 
 impl Kept {
-    async fn read<T>(&self, look: impl FnOnce(&mut Held) -> T) -> Result<T, Failure> {
-        let mut held = self.held.lock().await;
-        let held = match &mut *held {
-            Some(held) => held,
-            empty => empty.insert(self.load().await?),
-        };
-        Ok(look(held))
+    /// What is kept, read where it is not.
+    async fn place(&self) -> Result<OwnedMutexGuard<Place>, Failure> {
+        let place = Arc::clone(&self.place).lock_owned().await;
+        match place.held {
+            Some(_) => Ok(place),
+            None => self.to_its_end(Arc::clone(&self.of).load(place)).await,
+        }
     }
 
-    async fn load(&self) -> Result<Held, Failure> {
-        let (mapping, generation) = (self.mapping.as_str(), self.generation);
-        let rows =
-            self.keeper.with(async |store, client| store.guest_state(client, mapping, generation).await);
-        let mut held = Held::default();
-        rows.await?.into_iter().for_each(|(key, value)| held.put(key, Some(value)));
-        Ok(held)
+    /// Does what has to be done to the end, also where the caller waits no longer.
+    async fn to_its_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, Failure>> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let done = tokio::spawn(work).await;
+        done.unwrap_or_else(|error| Err(self.of.unreached(&error)))
+    }
+
+    async fn read<T>(&self, look: impl FnOnce(&Held) -> T) -> Result<T, Failure> {
+        let place = self.place().await?;
+        Ok(look(place.held.as_ref().unwrap_or(&Held::default())))
     }
 }
 
 #[async_trait]
 impl KeyValues for Kept {
+    fn mapping(&self) -> &str {
+        &self.of.mapping
+    }
+
     async fn get(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, Failure> {
         self.read(|held| keys.iter().map(|key| held.values.get(key).cloned()).collect()).await
     }
@@ -147,32 +212,17 @@ impl KeyValues for Kept {
     }
 
     async fn write(&self, writes: Writes, grant: &StateGrant) -> Result<(), Failure> {
-        let (keys, bytes) = self.read(|held| held.after(&writes)).await?;
+        let place = self.place().await?;
+        let (keys, bytes) = place.held.as_ref().map_or((0, 0), |held| held.after(&writes));
         if bytes > grant.max_bytes {
-            let message = format!("the mapping {} would keep {bytes} bytes", self.mapping);
+            let message = format!("the mapping {} would keep {bytes} bytes", self.of.mapping);
             return Err(Failure::new(FailureClass::Fatal, "state-bytes", message));
         }
         if keys > grant.max_keys {
-            let message = format!("the mapping {} would keep {keys} keys", self.mapping);
+            let message = format!("the mapping {} would keep {keys} keys", self.of.mapping);
             return Err(Failure::new(FailureClass::Fatal, "state-keys", message));
         }
-        let writes: Vec<_> = writes.into_iter().collect();
-        let mut place = self.held.lock().await;
-        // Read anew, should nobody get to know whether it was written.
-        let held = place.take();
-        let of = (self.mapping.as_str(), self.generation);
-        let term = self.keeper.term;
-        let written =
-            self.keeper.with(async |store, client| store.write_guest_state(client, term, of, &writes).await);
-        if !written.await? {
-            let message = "another host leads, and this one writes no state any more";
-            return Err(Failure::new(FailureClass::Retry, "state-leader", message));
-        }
-        if let Some(mut held) = held {
-            writes.into_iter().for_each(|(key, value)| held.put(key, value));
-            *place = Some(held);
-        }
-        Ok(())
+        self.to_its_end(Arc::clone(&self.of).write(place, writes.into_iter().collect())).await
     }
 }
 

@@ -122,6 +122,17 @@ impl Own {
         let series = Series { mapping: self.mapping.clone(), plugin: self.plugin.clone(), labels };
         let mut kept = self.numbers.kept();
         let kept = &mut *kept;
+        if let Some(other) = namesake(name, &fresh).filter(|(other, is_counter)| {
+            let known = kept.families.get(other.as_ref());
+            known.is_some_and(|family| matches!(family, Family::Counters(_)) == *is_counter)
+        }) {
+            let (other, kind) = (&other.0, if other.1 { "counter" } else { "gauge" });
+            let message = format!(
+                "`{name}` is shown under the name of the {kind} `{other}`, since a counter's name ends in `_total` at \
+                 /metrics; give one of them another name"
+            );
+            return Err(Failure::new(FailureClass::Poison, "metrics-kind", message));
+        }
         let family = kept.families.get(name);
         if family.is_some_and(|family| std::mem::discriminant(family) != std::mem::discriminant(&fresh)) {
             let is = if matches!(fresh, Family::Counters(_)) { "a gauge" } else { "a counter" };
@@ -138,6 +149,14 @@ impl Own {
         }
         change(kept.families.entry(name.to_owned()).or_insert(fresh), series);
         Ok(())
+    }
+}
+
+/// The number of the other kind that would come out under the same name, and whether that is a counter.
+fn namesake<'a>(name: &'a str, own: &Family) -> Option<(std::borrow::Cow<'a, str>, bool)> {
+    match own {
+        Family::Counters(_) => Some((format!("{name}_total").into(), false)),
+        Family::Gauges(_) => name.strip_suffix("_total").map(|name| (name.into(), true)),
     }
 }
 
@@ -229,6 +248,13 @@ mod tests {
         a.count("seen", label("x"), 1, &grant).unwrap();
         b.count("seen", label("y"), 1, &grant).unwrap();
         assert_eq!(b.gauge("seen", label("y"), 1.0, &grant).unwrap_err().code, "metrics-kind");
+        // A counter is shown with `_total` behind its name.
+        let error = b.gauge("seen_total", Vec::new(), 1.0, &grant).unwrap_err();
+        assert_eq!(error.code, "metrics-kind");
+        assert!(error.message.contains("the counter `seen`"), "{error}");
+        b.gauge("lots_total", Vec::new(), 1.0, &grant).unwrap();
+        let error = a.count("lots", label("x"), 1, &grant).unwrap_err();
+        assert!(error.message.contains("the gauge `lots_total`"), "{error}");
         b.refused(Capability::Http);
         let text = shown(&numbers);
         for line in [

@@ -94,7 +94,7 @@ pub(super) struct Planned {
 impl Planned {
     /// What its lane works with.
     pub(super) fn active(&self, config: &Config, plugin: &Plugin, server: &Server) -> Active {
-        active(config, &self.mapping, self.stored.generation, plugin, server)
+        active(config, &self.mapping, &self.stored, plugin, server)
     }
 
     /// The stored run of its present generation.
@@ -111,12 +111,15 @@ impl Planned {
 pub(super) fn active(
     config: &Config,
     mapping: &Mapping,
-    generation: i64,
+    stored: &StoredMapping,
     plugin: &Plugin,
     server: &Server,
 ) -> Active {
+    let generation = stored.generation;
+    // Nothing is read again for it, or all of it was; then what is kept is its own.
+    let inherits = stored.built >= generation;
     let settings = config.plugins.of(&mapping.transform).guest_config();
-    let services = server.of(&mapping.name, generation, plugin);
+    let services = server.of(&mapping.name, generation, inherits, plugin);
     Active {
         secrets: Redactor::new(settings.values()),
         transform: Arc::new(plugin.transform(&mapping.entity, settings).with_services(services)),
@@ -166,8 +169,13 @@ pub fn wanted(
             plugin.ungranted().map(|ungranted| format!("plugin {} {ungranted}", plugin.revision()))
         };
         let sink = sink_name.and_then(|name| plugins.named(name));
-        let ungranted = asks(plugin).or_else(|| asks(sink?));
-        let held = plugins.held.get(&mapping.transform).or_else(|| plugins.held.get(sink_name?)).cloned();
+        let all = |told: [Option<String>; 2]| {
+            let told: Vec<String> = told.into_iter().flatten().collect();
+            (!told.is_empty()).then(|| told.join("; "))
+        };
+        let ungranted = all([asks(plugin), sink.and_then(asks)]);
+        let held = all([Some(mapping.transform.as_str()), sink_name]
+            .map(|name| name.and_then(|name| plugins.held.get(name)).cloned()));
         Some(WantedMapping { mapping, rollout, names_ids, ungranted, held, columns, stopped })
     };
     Ok(mappings.mappings.into_iter().filter_map(complete).collect())

@@ -264,13 +264,8 @@ impl Pump {
             lsn = %self.ledger.processed(),
             "swapped its transform or sink",
         );
-        let active = plan::active(
-            &self.context.config,
-            &wanted.mapping,
-            stored.generation,
-            plugin,
-            &self.context.server,
-        );
+        let active =
+            plan::active(&self.context.config, &wanted.mapping, &stored, plugin, &self.context.server);
         if let Some(handle) = &lane.handle {
             handle.replace(active);
         }

@@ -8,25 +8,51 @@ use super::{StateError, Store, store::atomically};
 pub type GuestWrite = (String, Option<Vec<u8>>);
 
 impl Store {
-    /// What the guests of a mapping's generation keep; what those of others kept is forgotten.
+    /// What the guests of a mapping's generation keep; none where another host leads. What those of earlier ones kept
+    /// is forgotten; or, where `inherits` says that nothing was read again for this generation and it has kept nothing
+    /// yet, it is its own from now on.
     ///
     /// # Errors
     /// The state schema.
     pub async fn guest_state(
         &self,
         client: &Client,
-        mapping: &str,
-        generation: i64,
-    ) -> Result<Vec<(String, Vec<u8>)>, StateError> {
-        let retired = "delete from anabranch.guest_state \
-                       where installation = $1 and mapping = $2 and generation < $3";
-        let failed = StateError::query("forget the guests' state of earlier generations");
-        client.execute(retired, &[&self.installation, &mapping, &generation]).await.map_err(failed)?;
-        let query = "select key, value from anabranch.guest_state \
-                     where installation = $1 and mapping = $2 and generation = $3";
-        let failed = StateError::query("read a guest's state");
-        let rows = client.query(query, &[&self.installation, &mapping, &generation]).await.map_err(failed)?;
-        Ok(rows.into_iter().map(|row| (row.get(0), row.get(1))).collect())
+        term: i64,
+        (mapping, generation): (&str, i64),
+        inherits: bool,
+    ) -> Result<Option<Vec<(String, Vec<u8>)>>, StateError> {
+        let failed = StateError::query;
+        atomically(client, async {
+            if !self.leads(client, term).await? {
+                return Ok(None);
+            }
+            let inherit = "update anabranch.guest_state set generation = $3 \
+                           where installation = $1 and mapping = $2 and generation = \
+                           (select max(generation) from anabranch.guest_state \
+                           where installation = $1 and mapping = $2 and generation <= $3) and generation < $3";
+            if inherits {
+                let inherited = client.execute(inherit, &[&self.installation, &mapping, &generation]).await;
+                inherited.map_err(failed("take over the guests' state of the generation before"))?;
+            }
+            let retired = "delete from anabranch.guest_state \
+                           where installation = $1 and mapping = $2 and generation < $3";
+            let retired = client.execute(retired, &[&self.installation, &mapping, &generation]).await;
+            retired.map_err(failed("forget the guests' state of earlier generations"))?;
+            let query = "select key, value from anabranch.guest_state \
+                         where installation = $1 and mapping = $2 and generation = $3";
+            let rows = client.query(query, &[&self.installation, &mapping, &generation]).await;
+            let rows = rows.map_err(failed("read a guest's state"))?;
+            Ok(Some(rows.into_iter().map(|row| (row.get(0), row.get(1))).collect()))
+        })
+        .await
+    }
+
+    /// Whether a term still leads; until the transaction's end no other one begins.
+    async fn leads(&self, client: &Client, term: i64) -> Result<bool, StateError> {
+        // The next leader's term waits for this, or this finds it.
+        let leads = "select from anabranch.installation where name = $1 and term = $2 for share";
+        let leads = client.query_opt(leads, &[&self.installation, &term]).await;
+        Ok(leads.map_err(StateError::query("ask who leads"))?.is_some())
     }
 
     /// Writes what guests keep, all or nothing; whether this term still leads. Where another leads, nothing is written.
@@ -46,10 +72,7 @@ impl Store {
             writes.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key.as_str()).collect();
         let failed = StateError::query;
         atomically(client, async {
-            // The next leader's term waits for this, or this finds it.
-            let leads = "select from anabranch.installation where name = $1 and term = $2 for share";
-            let leads = client.query_opt(leads, &[&self.installation, &term]).await;
-            if leads.map_err(failed("ask who leads"))?.is_none() {
+            if !self.leads(client, term).await? {
                 return Ok(false);
             }
             let put = "insert into anabranch.guest_state (installation, mapping, generation, key, value) \

@@ -141,7 +141,8 @@ impl Store {
 
     /// Writes a mapping as a whole: a new one, or a new generation or revision of it. With a new generation an
     /// unfinished run of its whole table goes on without it, or is forgotten where it was for nobody else, in the
-    /// same statement: what that has read was made by the old one. A cancelled table stays cancelled.
+    /// same statement: what that has read was made by the old one. A cancelled table stays cancelled. What guests of
+    /// earlier generations kept goes where the new one still has to be built.
     pub async fn save_mapping(&self, client: &Client, wanted: &StoredMapping) -> Result<(), StateError> {
         let query = "with outdated as (delete from anabranch.run as r using anabranch.mapping as m \
                      where m.installation = $1 and m.name = $2 and m.generation <> $6 \
@@ -151,7 +152,9 @@ impl Store {
                      from anabranch.mapping as m \
                      where m.installation = $1 and m.name = $2 and m.generation <> $6 \
                      and r.installation = $1 and $2 = any (r.mappings) and cardinality(r.mappings) > 1 \
-                     and r.scope is null and r.status not in ('complete', 'cancelled')) \
+                     and r.scope is null and r.status not in ('complete', 'cancelled')), \
+                     retired as (delete from anabranch.guest_state where installation = $1 and mapping = $2::text \
+                     and generation < $6 and $7 < $6) \
                      insert into anabranch.mapping (installation, name, entity, table_oid, identity, generation, \
                      built, accepted, status, last_error, attempts, purge, since, held) \
                      values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12, $13::text::pg_lsn, $14) \

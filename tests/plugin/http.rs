@@ -6,7 +6,7 @@ use std::{
 };
 
 use anabranch::{
-    model::{ChangeBatch, Outcome, Outcomes, Secret, ValueType},
+    model::{ChangeBatch, FailureClass, Outcome, Outcomes, Secret, ValueType},
     plugin::{
         HostSettings, Plugin,
         grants::{Capability, Grants, HttpGrant, Origin},
@@ -326,4 +326,45 @@ async fn requests_at_once_are_bounded() {
     assert!(error(&answer).contains("`[plugins.capable.grants] http_in_flight`"), "{answer}");
     waiting.await.unwrap();
     assert_eq!(ask(&plugin, "get", &url).await["status"], 200, "it was given back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_that_a_guest_leaves_end_with_its_call() {
+    let server = receiver().await;
+    let plugin = granted(HttpGrant { in_flight: 2, ..grant(&[&server.url("")]) });
+    for path in ["/a", "/b", "/c", "/d", "/e"] {
+        let answer = ask(&plugin, "leave", &server.url(path)).await;
+        assert_eq!(answer["answer"], "200", "{answer}");
+    }
+    let answers = async |count: usize| {
+        for _ in 0..count {
+            assert_eq!(ask(&plugin, "get", &server.url("/")).await["status"], 200);
+        }
+    };
+    answers(5).await;
+    // One that finishes what it begins serves on.
+    let discarded = plugin.instances().discarded;
+    assert!(discarded > 0);
+    answers(3).await;
+    assert_eq!(plugin.instances().discarded, discarded);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_service_is_no_changes_fault() {
+    let server = receiver().await;
+    let grants = Grants { http: Some(grant(&[&server.url("")])), ..Grants::default() };
+    let settings = HostSettings {
+        call_deadline: Duration::from_millis(300),
+        grants: BTreeMap::from([("capable".to_owned(), grants)]),
+        ..short()
+    };
+    let plugin = load(&host(settings), &capable(&["http"]));
+    let transform = at_work(&plugin, &[]);
+    let (hang, quick) = (server.url("/hang"), server.url("/"));
+    let batch = asks(&[("get", &quick), ("get", &hang), ("get", &quick)]);
+    let fault = transform.call(&batch, &all(&batch)).await.unwrap_err();
+    assert_eq!((fault.code(), fault.class()), ("plugin-deadline", FailureClass::Retry), "{fault}");
+    let fault = transform.call_isolating(&batch, &all(&batch)).await.unwrap_err();
+    assert_eq!((fault.code(), fault.class()), ("plugin-deadline", FailureClass::Retry), "{fault}");
+    assert_eq!(fault.positions(), 1..2, "fewer were tried");
 }

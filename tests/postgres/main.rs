@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod connect;
+mod enrich;
 mod publication;
 mod slot;
 mod snapshot;

@@ -25,7 +25,7 @@ const MAX_SETS: usize = 10_000;
 const MAX_LABEL: usize = 128;
 /// Labels of a number.
 const MAX_LABELS: usize = 4;
-/// How long the store may take.
+/// How long a call waits for the store.
 const STATE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What is the same for all calls of an instance.
@@ -142,7 +142,7 @@ impl Granted {
             let message = format!("{} keys in one call; at most {MAX_KEYS} (fixed)", keys.len());
             return Err(refused(FailureClass::Fatal, "state-size", message));
         }
-        let mut values = in_time(state.get(&keys)).await?;
+        let mut values = in_time(state, state.get(&keys)).await?;
         for (value, key) in values.iter_mut().zip(&keys) {
             if let Some(own) = call.writes.get(key) {
                 value.clone_from(own);
@@ -209,7 +209,7 @@ impl Granted {
             .map(|(key, value)| (key, value.is_some()))
             .collect();
         let more = limit.saturating_add(own.values().filter(|kept| !**kept).count());
-        let mut keys = in_time(state.keys(prefix, after, more)).await?;
+        let mut keys = in_time(state, state.keys(prefix, after, more)).await?;
         keys.retain(|key| own.get(key).is_none_or(|kept| *kept));
         keys.extend(own.into_iter().filter(|(_, kept)| *kept).map(|(key, _)| key.clone()));
         keys.sort_unstable();
@@ -225,7 +225,7 @@ impl Granted {
         }
         let call = Call { services: services.clone(), ..Call::default() };
         let (state, grant) = self.store(&call)?;
-        in_time(state.write(writes, grant)).await.map_err(|failure| self.bounded(failure))
+        in_time(state, state.write(writes, grant)).await.map_err(|failure| self.bounded(failure))
     }
 
     /// Counts or sets a number.
@@ -297,9 +297,16 @@ fn short(text: &str) -> String {
     super::log::clean(&text.chars().take(60).collect::<String>())
 }
 
-async fn in_time<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+async fn in_time<T>(
+    state: &dyn super::services::KeyValues,
+    work: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
     tokio::time::timeout(STATE_LIMIT, work).await.unwrap_or_else(|_| {
-        let message = format!("the store did not answer within {STATE_LIMIT:?} (fixed)");
+        let message = format!(
+            "the state of the mapping {} was not there within {STATE_LIMIT:?} (fixed); what was begun goes on, and it is \
+             tried again",
+            state.mapping()
+        );
         Err(refused(FailureClass::Retry, "state-timeout", message))
     })
 }

@@ -129,6 +129,7 @@ impl HttpClient {
         self: Arc<Self>,
         request: http::Request<WasiBody>,
         options: RequestOptions,
+        open: Open,
     ) -> Result<http::Response<WasiBody>, Error> {
         let (parts, body) = request.into_parts();
         let (url, origin) = self.judge(&parts.method, &parts.uri).map_err(Refusal::into_error)?;
@@ -163,7 +164,9 @@ impl HttpClient {
         }
         let answer = http::Response::from(answer);
         Ok(answer.map(|body| {
-            let body = Received { body: Box::pin(body), left: limit, client: self, _permit: permit };
+            // What has come to its end holds nothing up, though the guest may keep it.
+            let held = Some((permit, open)).filter(|_| !body.is_end_stream());
+            let body = Received { body: Box::pin(body), left: limit, client: self, held };
             body.boxed_unsync()
         }))
     }
@@ -280,9 +283,12 @@ struct Received {
     body: Pin<Box<reqwest::Body>>,
     left: usize,
     client: Arc<HttpClient>,
-    /// For as long as the guest reads.
-    _permit: OwnedSemaphorePermit,
+    /// Until all of it was read, or the guest gave it up.
+    held: Option<(OwnedSemaphorePermit, Open)>,
 }
+
+/// Counts an instance's requests that are not at their end.
+type Open = Arc<()>;
 
 impl Body for Received {
     type Data = Bytes;
@@ -293,7 +299,10 @@ impl Body for Received {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let this = &mut *self;
-        let Some(frame) = ready!(this.body.as_mut().poll_frame(context)) else { return Poll::Ready(None) };
+        let Some(frame) = ready!(this.body.as_mut().poll_frame(context)) else {
+            this.held = None;
+            return Poll::Ready(None);
+        };
         let frame = frame.map_err(|error| this.client.error(&error));
         let bytes = frame.as_ref().ok().and_then(Frame::data_ref).map_or(0, Bytes::len);
         let Some(left) = this.left.checked_sub(bytes) else {
@@ -316,6 +325,7 @@ impl Body for Received {
 pub(in crate::plugin) struct Requests {
     client: Option<Arc<HttpClient>>,
     caller: Caller,
+    open: Open,
 }
 
 /// Who asks, for the log.
@@ -345,6 +355,7 @@ impl Requests {
     pub(in crate::plugin) fn new(log: Arc<LogGate>) -> Self {
         Self {
             client: None,
+            open: Open::default(),
             caller: Caller { revision: None, entity: Arc::from(""), lsn: Lsn::ZERO, log, meter: None },
         }
     }
@@ -355,6 +366,11 @@ impl Requests {
         client: Option<Arc<HttpClient>>,
     ) {
         (self.caller.revision, self.client) = (Some(revision), client);
+    }
+
+    /// Whether the guest began requests that it neither finished nor gave up.
+    pub(in crate::plugin) fn are_unfinished(&self) -> bool {
+        Arc::strong_count(&self.open) > 1
     }
 
     pub(in crate::plugin) fn called_for(
@@ -387,11 +403,11 @@ impl WasiHttpHooks for Requests {
         options: Option<RequestOptions>,
         _result: Worker,
     ) -> Box<dyn Future<Output = Answered> + Send> {
-        let (client, caller) = (self.client.clone(), self.caller.clone());
+        let (client, caller, open) = (self.client.clone(), self.caller.clone(), Arc::clone(&self.open));
         Box::new(async move {
             // Without a grant nothing is linked; this is for whoever would link it all the same.
             let client = client.ok_or(Error::HttpRequestDenied)?;
-            let answer = Arc::clone(&client).send(request, options.unwrap_or_default()).await;
+            let answer = Arc::clone(&client).send(request, options.unwrap_or_default(), open).await;
             let answer = answer.inspect_err(|error| caller.tell(error))?;
             Ok((answer, Box::new(async { Ok(()) }) as Worker))
         })

@@ -33,6 +33,10 @@ impl Memory {
 
 #[async_trait]
 impl KeyValues for Memory {
+    fn mapping(&self) -> &str {
+        "(none)"
+    }
+
     async fn get(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, Failure> {
         let held = self.held();
         Ok(keys.iter().map(|key| held.get(key).cloned()).collect())

@@ -27,6 +27,9 @@ pub type Writes = BTreeMap<String, Option<Vec<u8>>>;
 /// A small store of keys and values, of one mapping and generation.
 #[async_trait]
 pub trait KeyValues: Send + Sync + fmt::Debug {
+    /// Whose it is, for errors.
+    fn mapping(&self) -> &str;
+
     /// The values of some keys, in their order.
     async fn get(&self, keys: &[String]) -> Result<Vec<Option<Vec<u8>>>, Failure>;
 

@@ -263,12 +263,13 @@ impl LaneHandle {
         self.shared.settings.sink.plugin()
     }
 
-    /// Goes on with the same transform as another generation.
+    /// Goes on with the same transform as another generation, for which all is read again.
     pub(super) fn regenerate(&self, generation: i64, server: &Server) {
         self.active.send_modify(|active| {
             let mut next = Active::clone(active);
             next.rules.generation = generation;
-            let services = server.of(&self.shared.settings.mapping, generation, next.transform.plugin());
+            let plugin = next.transform.plugin();
+            let services = server.of(&self.shared.settings.mapping, generation, false, plugin);
             next.transform = Arc::new(next.transform.served_by(services));
             *active = Arc::new(next);
         });

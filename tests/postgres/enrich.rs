@@ -1,0 +1,112 @@
+//! Questions that guests have for the source, which trust nobody who wrote them.
+
+use std::time::Duration;
+
+use anabranch::{
+    model::QueryStatement,
+    postgres::{Allowance, ErrorKind, QueryError, QuerySession},
+};
+use testkit::{Database, wait_until};
+
+use super::{DEADLINE, settings, shared_database};
+
+const PLENTY: Allowance = Allowance { rows: 1000, bytes: 1 << 20 };
+
+fn plain(sql: &str) -> QueryStatement {
+    QueryStatement { sql: sql.to_owned(), parameters: vec![Vec::new()] }
+}
+
+async fn open(database: &Database) -> QuerySession {
+    QuerySession::open(&settings(&database.url)).await.unwrap()
+}
+
+/// How many sessions for questions the server has.
+async fn sessions(client: &tokio_postgres::Client) -> i64 {
+    let query = "select count(*) from pg_stat_activity where datname = current_database() \
+                 and application_name like '%/query'";
+    client.query_one(query, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn no_statement_frees_the_next_of_its_time_limit() {
+    let (_, database) = shared_database().await;
+    let mut session = open(&database).await;
+    let unlimited = "select set_config('statement_timeout', '0', true) || $1::text, \
+                     case $1 when 'b' then (select 'late' from pg_sleep(20)) end";
+    let sets = |texts: &[&str]| texts.iter().map(|text| vec![Some((*text).to_owned())]).collect();
+    // Behind it in another statement, and as the same with other parameters.
+    for (first, second) in [
+        (plain("select set_config('statement_timeout', '0', true)"), plain("select 'x' from pg_sleep(20)")),
+        (
+            QueryStatement { sql: unlimited.to_owned(), parameters: sets(&["a"]) },
+            QueryStatement { sql: unlimited.to_owned(), parameters: sets(&["a", "b"]) },
+        ),
+    ] {
+        session.begin(Duration::from_millis(300)).await.unwrap();
+        let mut allowance = PLENTY;
+        let answers = session.query(&first, &mut allowance).await.unwrap();
+        assert_eq!(answers.len(), 1);
+        let error = session.query(&second, &mut allowance).await.unwrap_err();
+        assert!(
+            matches!(&error, QueryError::Server(error) if error.kind() == ErrorKind::Cancelled),
+            "{error:?}"
+        );
+        session.end().await.unwrap();
+        assert!(session.is_idle());
+    }
+}
+
+#[tokio::test]
+async fn a_question_that_is_given_up_leaves_no_server_process() {
+    let (_, database) = shared_database().await;
+    let client = database.connect().await.unwrap();
+    let mut session = open(&database).await;
+    session.begin(Duration::from_secs(100_000)).await.unwrap();
+    let (endless, mut allowance) = (plain("select 'x' from pg_sleep(100000)"), PLENTY);
+    tokio::select! {
+        answer = session.query(&endless, &mut allowance) => panic!("{answer:?}"),
+        at_work = wait_until("the server to be at work", DEADLINE, async || {
+            let query = "select count(*) = 1 from pg_stat_activity where datname = current_database() \
+                         and application_name like '%/query' and wait_event = 'PgSleep'";
+            Ok(client.query_one(query, &[]).await?.get(0))
+        }) => at_work.unwrap(),
+    }
+    assert!(!session.is_idle() && !session.is_open());
+    assert_eq!(sessions(&client).await, 1);
+    tokio::time::timeout(DEADLINE, session.abandon()).await.unwrap();
+    wait_until("the server process to go", DEADLINE, async || Ok(sessions(&client).await == 0))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn what_is_too_large_is_refused_before_it_is_held() {
+    let (_, database) = shared_database().await;
+    let most = |statement: &str| (plain(statement), Allowance { rows: 100_000, bytes: 1 << 20 });
+    let before = peak();
+    for (statement, mut allowance) in [
+        most("select repeat('x', 300000000)"),
+        // What is in the way of nothing but its number.
+        most("select null::text from generate_series(1, 60000)"),
+        most("select lpad('', 1000000) from generate_series(1, 2)"),
+    ] {
+        let mut session = open(&database).await;
+        session.begin(Duration::from_secs(30)).await.unwrap();
+        let answer = session.query(&statement, &mut allowance).await;
+        assert!(matches!(answer, Err(QueryError::Bytes)), "{:?}", answer.map(|rows| rows.len()));
+        session.abandon().await;
+    }
+    let held = peak() - before;
+    assert!(held < 150_000, "{held} KiB");
+    let mut session = open(&database).await;
+    session.begin(Duration::from_secs(30)).await.unwrap();
+    let (fits, mut allowance) = most("select lpad('', 1000000)");
+    assert_eq!(session.query(&fits, &mut allowance).await.unwrap().len(), 1);
+}
+
+/// The most memory that this process had, in KiB.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
