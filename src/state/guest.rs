@@ -46,10 +46,7 @@ impl Store {
             writes.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key.as_str()).collect();
         let failed = StateError::query;
         atomically(client, async {
-            // The next leader's term waits for this, or this finds it.
-            let leads = "select from anabranch.installation where name = $1 and term = $2 for share";
-            let leads = client.query_opt(leads, &[&self.installation, &term]).await;
-            if leads.map_err(failed("ask who leads"))?.is_none() {
+            if !self.leads(client, term).await? {
                 return Ok(false);
             }
             let put = "insert into anabranch.guest_state (installation, mapping, generation, key, value) \
