@@ -29,11 +29,11 @@ fn mended(version: &str) -> Guest {
 /// A scene whose products go to odd sinks, one for each of some `config` tables, and to a good one; so do the orders.
 /// The mapping, its sink and its destination have the name that is given with the table.
 async fn scene(rows: u64, sinks: &[(&str, &str)]) -> Scene {
-    scene_with(rows, "instances = 4\n", sinks).await
+    scene_with(rows, "instances = 4\n", sinks, "").await
 }
 
-/// The same with other settings of plugins.
-async fn scene_with(rows: u64, plugins: &str, sinks: &[(&str, &str)]) -> Scene {
+/// The same with other settings of plugins, and more settings for the mappings of odd sinks.
+async fn scene_with(rows: u64, plugins: &str, sinks: &[(&str, &str)], map: &str) -> Scene {
     let scene = Scene::new(rows, rows).await;
     let mut rest = plugins.to_owned()
         + "[log]\nformat = \"json\"\n[sink.out]\nkind = \"sqlite\"\npath = \"out.db\"\n\
@@ -42,7 +42,8 @@ async fn scene_with(rows: u64, plugins: &str, sinks: &[(&str, &str)]) -> Scene {
     for (name, config) in sinks {
         rest += &format!(
             "[sink.{name}]\nkind = \"plugin\"\nplugin = \"odd-sink\"\nconfig = {{ {config} }}\n\
-             [[map]]\nname = \"{name}\"\ntransform = \"product-search\"\nsink = \"{name}\"\ndestination = \"{name}\"\n"
+             [[map]]\nname = \"{name}\"\ntransform = \"product-search\"\nsink = \"{name}\"\ndestination = \"{name}\"\n\
+             {map}\n"
         );
     }
     scene.config(&rest);
@@ -57,18 +58,22 @@ async fn others_are_right(scene: &Scene) {
     scene.settled(ORDER_DOCUMENTS, "orders").await;
 }
 
-/// What the odd sink's lines since a place in the log come to, for one destination: the last word on each id.
-fn accepted(scene: &Scene, from: usize, destination: &str) -> BTreeMap<String, Value> {
+/// The odd sink's lines since a place in the log, for one destination: operation, destination, id, document.
+fn told(scene: &Scene, from: usize, destination: &str) -> Vec<Value> {
     let log = scene.host.log();
     assert!(!log.contains("log lines were dropped"), "the log is not whole");
+    let lines = log[from..].lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let said = lines.filter_map(|line| {
+        let message = line["fields"]["message"].as_str().or(line["message"].as_str())?;
+        Some(serde_json::from_str::<Value>(message.strip_prefix("accepted ")?).unwrap())
+    });
+    said.filter(|said| said[1] == destination).collect()
+}
+
+/// What these come to: the last word on each id.
+fn accepted(scene: &Scene, from: usize, destination: &str) -> BTreeMap<String, Value> {
     let mut documents = BTreeMap::new();
-    for line in log[from..].lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-        let message = line["fields"]["message"].as_str().or(line["message"].as_str());
-        let Some(said) = message.and_then(|message| message.strip_prefix("accepted ")) else { continue };
-        let said: Value = serde_json::from_str(said).unwrap();
-        if said[1] != destination {
-            continue;
-        }
+    for said in told(scene, from, destination) {
         let id = said[2].as_str().unwrap().to_owned();
         match said[0].as_str().unwrap() {
             "upsert" => documents.insert(id, said[3].clone()),
@@ -196,11 +201,77 @@ async fn each_misbehaving_sink_stops_its_own_mapping_and_says_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_sink_wants_to_have_again_it_gets_again_and_nothing_before_it() {
-    let mut scene = scene(20, &[("odd", "behave = \"retry\", times = 3")]).await;
+    let mut scene = scene(20, &[("odd", "behave = \"retry\", only = \"boom\", times = 5")]).await;
     scene.host.start().unwrap();
-    scene.error_of("odd").await;
     arrives(&scene, 0, "odd").await;
     runs(&scene, "odd", 1).await;
+    let before = told(&scene, 0, "odd");
+    let change = "begin; update public.products set active = true, price = 7 where id = 1; \
+                  update public.products set active = true, name = 'boom' where id = 2; \
+                  update public.products set active = true, price = 9 where id = 3; commit";
+    scene.client.batch_execute(change).await.unwrap();
+    arrives(&scene, 0, "odd").await;
+    runs(&scene, "odd", 1).await;
+    let after = told(&scene, 0, "odd");
+    let again: Vec<&str> = after[before.len()..].iter().filter_map(|said| said[2].as_str()).collect();
+    assert!(again.iter().all(|id| ["1", "2", "3"].contains(id)), "{again:?}");
+    let times = |id: &str| again.iter().filter(|other| **other == id).count();
+    assert_eq!(times("2"), 1, "it is accepted once: {again:?}");
+    assert!(times("1") > 1 && times("3") > 1, "the batch comes again: {again:?}");
+    others_are_right(&scene).await;
+}
+
+/// A component that cannot take a document, by itself or by failing the whole batch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_a_component_rejects_is_kept_in_quarantine() {
+    let sinks = [
+        ("one", "behave = \"poison\", only = \"boom\""),
+        ("whole", "behave = \"poison-batch\", only = \"boom\""),
+    ];
+    let mut scene = scene_with(20, "instances = 4\n", &sinks, "on_failure = \"quarantine\"").await;
+    scene.host.start().unwrap();
+    for (name, _) in sinks {
+        arrives(&scene, 0, name).await;
+        runs(&scene, name, 1).await;
+    }
+    let change = "begin; update public.products set active = true, price = 7 where id = 1; \
+                  update public.products set active = true, name = 'boom' where id = 2; \
+                  update public.products set active = true, price = 9 where id = 3; commit";
+    scene.client.batch_execute("update public.products set active = false where id = 2").await.unwrap();
+    scene.client.batch_execute(change).await.unwrap();
+    let mut want = expected(&scene).await;
+    want.remove("2");
+    for (name, _) in sinks {
+        wait_until("the others to arrive", SOON, async || Ok(accepted(&scene, 0, name) == want))
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error:#}\n{}", scene.host.log_tail()));
+    }
+    let query = "select coalesce(string_agg(concat_ws(' ', mapping, row_id, stage, code, document_id), ', ' \
+                 order by mapping), '') from anabranch.quarantine";
+    wait_until("both to be kept", SOON, async || {
+        Ok(scene.text(query).await == "one 2 delivery asked 2, whole 2 delivery asked 2")
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
+    for (name, _) in sinks {
+        let mapping = scene.mapping(name);
+        assert_eq!(
+            (&mapping["status"], &mapping["quarantined"]),
+            (&"running".into(), &1.into()),
+            "{mapping}"
+        );
+    }
+
+    // The next version takes it, and has nothing in quarantine.
+    let from = scene.host.log_length();
+    scene.plugin("odd-sink", &mended("1.0.1"));
+    for (name, _) in sinks {
+        arrives(&scene, from, name).await;
+        runs(&scene, name, 2).await;
+    }
+    wait_until("the quarantine to be empty", SOON, async || Ok(scene.text(query).await.is_empty()))
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
     others_are_right(&scene).await;
 }
 
@@ -388,7 +459,7 @@ async fn a_sink_of_the_sdk_keeps_documents_and_empties_destinations() {
 async fn a_sink_that_hangs_takes_no_instance_from_another_sink_of_its_plugin() {
     let plugins = "instances = 1\n[plugins.odd-sink]\ncall_deadline = \"10m\"\n";
     let sinks = [("hangs", "behave = \"loop\", only = \"boom\""), ("odd", "")];
-    let mut scene = scene_with(10, plugins, &sinks).await;
+    let mut scene = scene_with(10, plugins, &sinks, "").await;
     scene.host.start().unwrap();
     others_are_right(&scene).await;
     for name in ["hangs", "odd"] {

@@ -363,7 +363,7 @@ fn assemble(
                 subscriptions.add(planned.stored.entity.clone(), id);
                 let of_it = quarantined.iter().filter(|(mapping, ..)| *mapping == planned.stored.name);
                 let open = of_it.map(|(_, row, order)| (row.clone().into_bytes(), *order)).collect();
-                let settings = lane_settings(context, id, &planned, &rereader, &lease, open);
+                let settings = lane_settings(context, id, &planned, &rereader, &lease, term, open);
                 let active = planned.active(config, &plugins.plugins[&planned.mapping.transform], &server);
                 Some(LaneHandle::start(settings, active, events.clone(), CancellationToken::new()))
             }
@@ -443,6 +443,7 @@ fn lane_settings(
     planned: &Planned,
     rereader: &Arc<Rereader>,
     lease: &Lease,
+    term: i64,
     open: OpenRows,
 ) -> LaneSettings {
     let config = &context.config;
@@ -465,6 +466,7 @@ fn lane_settings(
             bounds: planned.mapping.policy.quarantine,
             sink: planned.mapping.sink.clone(),
             installation: config.source.slot.clone(),
+            term,
             connect: context.settings.clone(),
             open,
         },
