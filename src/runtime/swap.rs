@@ -24,6 +24,9 @@ use super::{
     shutdown::now_micros,
 };
 
+/// What a set of plugins asks for, and what that means for each mapping.
+type Judged = (Vec<plan::WantedMapping>, Vec<Step>);
+
 /// So many failures in a row are no hiccup.
 const LASTING_ATTEMPTS: u32 = 3;
 
@@ -143,7 +146,7 @@ impl Pump {
     }
 
     /// What a set of plugins asks for; none where it does not fit the config.
-    fn judge(&self, plugins: &PluginSet) -> Result<Option<(Vec<plan::WantedMapping>, Vec<Step>)>, TermError> {
+    fn judge(&self, plugins: &PluginSet) -> Result<Option<Judged>, TermError> {
         let wanted = match plan::wanted(&self.context.config, plugins) {
             Ok(wanted) => wanted,
             Err(error) => {

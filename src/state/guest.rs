@@ -47,14 +47,6 @@ impl Store {
         .await
     }
 
-    /// Whether a term still leads; until the transaction's end no other one begins.
-    async fn leads(&self, client: &Client, term: i64) -> Result<bool, StateError> {
-        // The next leader's term waits for this, or this finds it.
-        let leads = "select from anabranch.installation where name = $1 and term = $2 for share";
-        let leads = client.query_opt(leads, &[&self.installation, &term]).await;
-        Ok(leads.map_err(StateError::query("ask who leads"))?.is_some())
-    }
-
     /// Writes what guests keep, all or nothing; whether this term still leads. Where another leads, nothing is written.
     ///
     /// # Errors
