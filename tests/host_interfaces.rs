@@ -59,6 +59,9 @@ async fn answer(scene: &Scene, table: &str, id: i32) -> Value {
     document(&scene.host, &scene.table(table), id).await
 }
 
+/// A question, its parameters, and what comes of it: rows, or what is said of the failure.
+type Asked<'a> = (&'a str, &'a str, Result<&'a str, &'a [&'a str]>);
+
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_are_answered_and_bounded_and_only_read() {
     let mut scene =
@@ -66,7 +69,7 @@ async fn questions_are_answered_and_bounded_and_only_read() {
             .await;
     scene.host.start().unwrap();
     scene.streaming().await;
-    let asked: &[(&str, &str, Result<&str, &[&str]>)] = &[
+    let asked: &[Asked<'_>] = &[
         ("query", "select v from public.things where id = $1::int", Ok("v1")),
         ("query", "select id from public.things where id = $1::int", Ok("")),
         ("query-many", "select v from public.things where id = $1::int", Ok("a;null;v3")),

@@ -173,7 +173,7 @@ impl Transform {
                     outcomes.bytes.truncate(kept.2);
                     // What waits for others may be done in time for fewer, but a change is never to blame for that.
                     let blames = fault.class() == FailureClass::Poison;
-                    if !blames && !(fault.is_slow() && fault.may_be_one_change()) {
+                    if !(blames || fault.is_slow() && fault.may_be_one_change()) {
                         return Err(fault);
                     }
                     match bisection.failed(fault.positions().end, fault.is_slow()) {
