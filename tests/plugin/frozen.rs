@@ -1,16 +1,20 @@
 //! Guests that were built against an earlier interface, and run for ever: `tests/abi`.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anabranch::{
     author::{Case, answers, cases},
-    model::{FailureClass, Outcome},
-    plugin::{FaultKind, HostSettings, Plugin, artifact::sha256},
+    model::{
+        DocumentEntry, DocumentOperation, Documents, Encoding, FailureClass, Lsn, Operation, Origin, Outcome,
+    },
+    plugin::{FaultKind, HostSettings, Plugin, SinkConfig, SinkGuest, artifact::sha256},
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use testkit::paths::repository;
 
 use crate::{
@@ -89,10 +93,9 @@ fn what_is_frozen_is_the_file_that_was_frozen() {
             assert!(page.contains(&guest.sha256), "{}", guest.path.display());
         }
         assert!(release.of_world("transform-plugin").count() > 1, "a guest for each encoding");
-        // What is out has a guest of each of its worlds.
         let worlds = fs::read_to_string(release.folder.join("wit/worlds.wit")).unwrap();
         let worlds = worlds.lines().filter_map(|line| line.strip_prefix("world ")?.strip_suffix(" {"));
-        for world in worlds.filter(|_| release.released) {
+        for world in worlds {
             assert!(release.of_world(world).count() > 0, "{} has no guest of {world}", release.version);
         }
     }
@@ -155,6 +158,99 @@ async fn a_frozen_transform_writes_lines_of_every_level() {
                 let line = format!("{} of 7", level.to_lowercase());
                 let line = told.lines().find(|told| told.contains(&line)).unwrap_or_else(|| panic!("{told}"));
                 assert!(line.contains(level), "{line}");
+            }
+        }
+    }
+}
+
+/// Documents of `public.things`: ids, with a body or to be deleted.
+fn documents(of: &[(&str, Option<&str>)]) -> Documents {
+    let mut documents = Documents::new("public.things", Origin::Stream, 3);
+    let destination = documents.destination("things");
+    for (change, (id, body)) in (0..).zip(of) {
+        let operation = if body.is_some() { DocumentOperation::Upsert } else { DocumentOperation::Delete };
+        let (id, body) =
+            (documents.push_bytes(id.as_bytes()), documents.push_bytes(body.unwrap_or_default().as_bytes()));
+        documents.entries.push(DocumentEntry {
+            operation,
+            destination,
+            id,
+            body,
+            change,
+            source: Operation::Insert,
+            commit_lsn: Lsn(0x16B_3748),
+            commit_time: 1_706_702_400_500_000,
+        });
+    }
+    documents
+}
+
+fn sink(plugin: &Plugin, settings: Value) -> SinkGuest {
+    let Value::Object(settings) = settings else { panic!("{settings}") };
+    plugin.sink("frozen", SinkConfig::new(&settings.into_iter().collect::<BTreeMap<_, _>>()))
+}
+
+#[tokio::test]
+async fn a_frozen_sink_takes_json_and_fails_by_every_class() {
+    let good = documents(&[("1", Some("{\"n\": 1.50}")), ("2", Some("{\"bad\":1}")), ("3", None)]);
+    for release in releases() {
+        for guest in release.of_world("sink-plugin") {
+            listen();
+            let plugin = loaded(&guest.path);
+            assert_eq!(plugin.description().encoding, Encoding::Json);
+            assert!(!plugin.purges());
+            let poison = sink(&plugin, json!({"behave": "poison", "only": "bad"}));
+            let rejected = poison.deliver(&good, &[0, 1, 2]).await.unwrap();
+            let [(1, failure)] = rejected.as_slice() else { panic!("{rejected:?}") };
+            assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Poison, "asked"));
+            let told = told();
+            for line in [
+                r#"accepted ["upsert","things","1",{"n":1.5},"stream",3]"#,
+                r#"["delete","things","3",null,"#,
+            ] {
+                assert!(told.contains(line), "{line}: {told}");
+            }
+            for (behave, class) in [
+                ("retry", FailureClass::Retry),
+                ("fatal", FailureClass::Fatal),
+                ("retry-batch", FailureClass::Retry),
+                ("poison-batch", FailureClass::Poison),
+                ("fatal-batch", FailureClass::Fatal),
+            ] {
+                let sink = sink(&plugin, json!({ "behave": behave }));
+                let failure = sink.deliver(&good, &[0, 1, 2]).await.unwrap_err();
+                assert_eq!((failure.class, failure.code.as_str()), (class, "asked"), "{behave}: {failure}");
+                let after = (behave == "retry").then_some(Duration::from_millis(100));
+                assert_eq!(failure.retry_after, after, "{behave}");
+            }
+            let failure = sink(&plugin, json!({"behave": "refuse"})).open().await.unwrap_err();
+            assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Fatal, "settings"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_sink_takes_messagepack_and_empties_destinations() {
+    let three =
+        documents(&[("1", Some("{}")), ("2", Some("{}")), ("1", None), ("3", Some("{}")), ("4", Some("{}"))]);
+    for release in releases() {
+        for guest in release.of_world("purging-sink-plugin") {
+            listen();
+            let plugin = loaded(&guest.path);
+            assert_eq!(plugin.description().encoding, Encoding::Msgpack);
+            assert!(plugin.purges());
+            let sink = sink(&plugin, json!({"room": 2, "key": "marker-4711"}));
+            let rejected = sink.deliver(&three, &[0, 1, 2, 3, 4]).await.unwrap();
+            let [(4, failure)] = rejected.as_slice() else { panic!("{rejected:?}") };
+            assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Poison, "full"));
+            sink.purge("things").await.unwrap();
+            let told = told();
+            for line in [
+                "opened with a key of 11 characters",
+                "holds 2 documents",
+                "purged things, holds 0 documents",
+            ] {
+                assert!(told.contains(line), "{line}: {told}");
             }
         }
     }

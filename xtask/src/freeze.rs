@@ -24,10 +24,12 @@ pub(crate) struct Arguments {
     release: bool,
 }
 
-/// A guest for each world and encoding: its world, and its project.
-const GUESTS: [(&str, &str); 2] = [
-    ("transform-plugin", "plugins/fixtures/frozen-json"),
-    ("transform-plugin", "plugins/fixtures/frozen-msgpack"),
+/// Guests of every world, and of both encodings for transforms and for sinks: file, world and project.
+const GUESTS: [(&str, &str, &str); 4] = [
+    ("transform-json.wasm", "transform-plugin", "plugins/fixtures/frozen-json"),
+    ("transform-msgpack.wasm", "transform-plugin", "plugins/fixtures/frozen-msgpack"),
+    ("sink-json.wasm", "sink-plugin", "plugins/fixtures/odd-sink"),
+    ("sink-msgpack.wasm", "purging-sink-plugin", "plugins/fixtures/memory-sink"),
 ];
 /// What guests are made of.
 const SOURCES: [&str; 3] = ["wit", "plugins/fixtures", "plugins/sdk-rust"];
@@ -39,22 +41,18 @@ pub(crate) fn run_command(arguments: &Arguments) -> Result<ExitCode> {
     refuse_released(&folder, &version)?;
     let commit = commit()?;
     let host = setup::host(false)?;
-    let mut frozen = Vec::new();
     fs::create_dir_all(&folder)?;
-    for (world, project) in GUESTS {
+    for (file, _, project) in GUESTS {
         let built = guests::build(&host, &Guest::new(project))?;
-        let name = project.rsplit('/').next().unwrap_or(project);
-        let file = format!("{}.wasm", name.replacen("frozen", world.trim_end_matches("-plugin"), 1));
-        fs::copy(&built, folder.join(&file)).with_context(|| format!("cannot keep {file}"))?;
-        frozen.push((file, world, project));
+        fs::copy(&built, folder.join(file)).with_context(|| format!("cannot keep {file}"))?;
     }
     let kept = folder.join("wit");
     if kept.is_dir() {
         fs::remove_dir_all(&kept)?;
     }
     copy(&wit, &kept)?;
-    let guests: Vec<Value> = frozen
-        .iter()
+    let guests: Vec<Value> = GUESTS
+        .into_iter()
         .map(|(file, world, project)| {
             let sha256 = sha256(&folder.join(file))?;
             Ok(json!({"file": file, "world": world, "project": project, "sha256": sha256}))
