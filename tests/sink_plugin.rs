@@ -29,16 +29,21 @@ fn mended(version: &str) -> Guest {
 /// A scene whose products go to odd sinks, one for each of some `config` tables, and to a good one; so do the orders.
 /// The mapping, its sink and its destination have the name that is given with the table.
 async fn scene(rows: u64, sinks: &[(&str, &str)]) -> Scene {
+    scene_with(rows, "instances = 4\n", sinks, "").await
+}
+
+/// The same with other settings of plugins, and more settings for the mappings of odd sinks.
+async fn scene_with(rows: u64, plugins: &str, sinks: &[(&str, &str)], map: &str) -> Scene {
     let scene = Scene::new(rows, rows).await;
-    let mut rest =
-        "instances = 4\n[log]\nformat = \"json\"\n[sink.out]\nkind = \"sqlite\"\npath = \"out.db\"\n\
+    let mut rest = plugins.to_owned()
+        + "[log]\nformat = \"json\"\n[sink.out]\nkind = \"sqlite\"\npath = \"out.db\"\n\
         [[map]]\nname = \"good\"\ntransform = \"product-search\"\nsink = \"out\"\ndestination = \"good\"\n\
-        [[map]]\nname = \"orders\"\ntransform = \"order-summary\"\nsink = \"out\"\ndestination = \"orders\"\n"
-            .to_owned();
+        [[map]]\nname = \"orders\"\ntransform = \"order-summary\"\nsink = \"out\"\ndestination = \"orders\"\n";
     for (name, config) in sinks {
         rest += &format!(
             "[sink.{name}]\nkind = \"plugin\"\nplugin = \"odd-sink\"\nconfig = {{ {config} }}\n\
-             [[map]]\nname = \"{name}\"\ntransform = \"product-search\"\nsink = \"{name}\"\ndestination = \"{name}\"\n"
+             [[map]]\nname = \"{name}\"\ntransform = \"product-search\"\nsink = \"{name}\"\ndestination = \"{name}\"\n\
+             {map}\n"
         );
     }
     scene.config(&rest);
@@ -53,18 +58,22 @@ async fn others_are_right(scene: &Scene) {
     scene.settled(ORDER_DOCUMENTS, "orders").await;
 }
 
-/// What the odd sink's lines since a place in the log come to, for one destination: the last word on each id.
-fn accepted(scene: &Scene, from: usize, destination: &str) -> BTreeMap<String, Value> {
+/// The odd sink's lines since a place in the log, for one destination: operation, destination, id, document.
+fn told(scene: &Scene, from: usize, destination: &str) -> Vec<Value> {
     let log = scene.host.log();
     assert!(!log.contains("log lines were dropped"), "the log is not whole");
+    let lines = log[from..].lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let said = lines.filter_map(|line| {
+        let message = line["fields"]["message"].as_str().or(line["message"].as_str())?;
+        Some(serde_json::from_str::<Value>(message.strip_prefix("accepted ")?).unwrap())
+    });
+    said.filter(|said| said[1] == destination).collect()
+}
+
+/// What these come to: the last word on each id.
+fn accepted(scene: &Scene, from: usize, destination: &str) -> BTreeMap<String, Value> {
     let mut documents = BTreeMap::new();
-    for line in log[from..].lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
-        let message = line["fields"]["message"].as_str().or(line["message"].as_str());
-        let Some(said) = message.and_then(|message| message.strip_prefix("accepted ")) else { continue };
-        let said: Value = serde_json::from_str(said).unwrap();
-        if said[1] != destination {
-            continue;
-        }
+    for said in told(scene, from, destination) {
         let id = said[2].as_str().unwrap().to_owned();
         match said[0].as_str().unwrap() {
             "upsert" => documents.insert(id, said[3].clone()),
@@ -192,11 +201,77 @@ async fn each_misbehaving_sink_stops_its_own_mapping_and_says_why() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_sink_wants_to_have_again_it_gets_again_and_nothing_before_it() {
-    let mut scene = scene(20, &[("odd", "behave = \"retry\", times = 3")]).await;
+    let mut scene = scene(20, &[("odd", "behave = \"retry\", only = \"boom\", times = 5")]).await;
     scene.host.start().unwrap();
-    scene.error_of("odd").await;
     arrives(&scene, 0, "odd").await;
     runs(&scene, "odd", 1).await;
+    let before = told(&scene, 0, "odd");
+    let change = "begin; update public.products set active = true, price = 7 where id = 1; \
+                  update public.products set active = true, name = 'boom' where id = 2; \
+                  update public.products set active = true, price = 9 where id = 3; commit";
+    scene.client.batch_execute(change).await.unwrap();
+    arrives(&scene, 0, "odd").await;
+    runs(&scene, "odd", 1).await;
+    let after = told(&scene, 0, "odd");
+    let again: Vec<&str> = after[before.len()..].iter().filter_map(|said| said[2].as_str()).collect();
+    assert!(again.iter().all(|id| ["1", "2", "3"].contains(id)), "{again:?}");
+    let times = |id: &str| again.iter().filter(|other| **other == id).count();
+    assert_eq!(times("2"), 1, "it is accepted once: {again:?}");
+    assert!(times("1") > 1 && times("3") > 1, "the batch comes again: {again:?}");
+    others_are_right(&scene).await;
+}
+
+/// A component that cannot take a document, by itself or by failing the whole batch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_document_that_a_component_rejects_is_kept_in_quarantine() {
+    let sinks = [
+        ("one", "behave = \"poison\", only = \"boom\""),
+        ("whole", "behave = \"poison-batch\", only = \"boom\""),
+    ];
+    let mut scene = scene_with(20, "instances = 4\n", &sinks, "on_failure = \"quarantine\"").await;
+    scene.host.start().unwrap();
+    for (name, _) in sinks {
+        arrives(&scene, 0, name).await;
+        runs(&scene, name, 1).await;
+    }
+    let change = "begin; update public.products set active = true, price = 7 where id = 1; \
+                  update public.products set active = true, name = 'boom' where id = 2; \
+                  update public.products set active = true, price = 9 where id = 3; commit";
+    scene.client.batch_execute("update public.products set active = false where id = 2").await.unwrap();
+    scene.client.batch_execute(change).await.unwrap();
+    let mut want = expected(&scene).await;
+    want.remove("2");
+    for (name, _) in sinks {
+        wait_until("the others to arrive", SOON, async || Ok(accepted(&scene, 0, name) == want))
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error:#}\n{}", scene.host.log_tail()));
+    }
+    let query = "select coalesce(string_agg(concat_ws(' ', mapping, row_id, stage, code, document_id), ', ' \
+                 order by mapping), '') from anabranch.quarantine";
+    wait_until("both to be kept", SOON, async || {
+        Ok(scene.text(query).await == "one 2 delivery asked 2, whole 2 delivery asked 2")
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
+    for (name, _) in sinks {
+        let mapping = scene.mapping(name);
+        assert_eq!(
+            (&mapping["status"], &mapping["quarantined"]),
+            (&"running".into(), &1.into()),
+            "{mapping}"
+        );
+    }
+
+    // The next version takes it, and has nothing in quarantine.
+    let from = scene.host.log_length();
+    scene.plugin("odd-sink", &mended("1.0.1"));
+    for (name, _) in sinks {
+        arrives(&scene, from, name).await;
+        runs(&scene, name, 2).await;
+    }
+    wait_until("the quarantine to be empty", SOON, async || Ok(scene.text(query).await.is_empty()))
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
     others_are_right(&scene).await;
 }
 
@@ -246,6 +321,72 @@ async fn a_bump_of_the_sink_rebuilds_its_mappings_and_no_others() {
     assert_eq!(scene.mapping("good")["generation"], 1);
     assert_eq!(scene.mapping("orders")["generation"], 1);
     others_are_right(&scene).await;
+}
+
+/// Ends a term as a cut connection does, and waits for the next one. Gives the place in the log where it was cut.
+async fn cut(scene: &mut Scene) -> usize {
+    let from = scene.host.log_length();
+    let query = "select count(pg_terminate_backend(pid)) from pg_stat_replication
+        where pid = (select active_pid from pg_replication_slots where slot_name = current_database())";
+    assert_eq!(scene.client.query_one(query, &[]).await.unwrap().get::<_, i64>(0), 1);
+    scene.host.wait_log(from, "the term ended", SOON).await.unwrap();
+    scene.host.wait_log(from, "\"streaming\"", SOON).await.unwrap();
+    from
+}
+
+/// Whether what was swapped in place is still what runs, and nothing was built again after a place in the log.
+async fn stayed(scene: &Scene, from: usize, generation: i64, version: &str, accepted_from: usize) {
+    scene.client.batch_execute("update public.products set active = true, stock = stock + 1").await.unwrap();
+    arrives(scene, accepted_from, "odd").await;
+    others_are_right(scene).await;
+    runs(scene, "odd", generation).await;
+    assert_eq!(scene.mapping("odd")["version"], version);
+    let log = scene.host.log();
+    for words in ["is rebuilt", "is run by this plugin", "does not run", "swapped its"] {
+        assert!(!log[from..].contains(words), "{words}\n{}", &log[from..]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_swapped_in_place_outlives_its_term() {
+    let mut scene = scene(20, &[("odd", "")]).await;
+    scene.host.start().unwrap();
+    arrives(&scene, 0, "odd").await;
+    runs(&scene, "odd", 1).await;
+    scene.plugin("product-search", &products().version("1.1.0"));
+    runs(&scene, "odd", 2).await;
+    let swapped = scene.host.log_length();
+    scene.plugin("odd-sink", &odd().version("1.1.0"));
+    runs(&scene, "odd", 3).await;
+    runs(&scene, "good", 2).await;
+    let from = cut(&mut scene).await;
+    stayed(&scene, from, 3, "1.1.0 / 1.1.0", swapped).await;
+
+    // Other bytes of the same versions: what is refused while it runs is refused for the next term as well.
+    let touched = scene.host.log_length();
+    scene.plugin("odd-sink", &mended("1.1.0"));
+    scene.host.wait_log(touched, "odd-sink 1.1.0 has other bytes", SOON).await.unwrap();
+    let path = scene.host.path("plugins/product-search.wasm");
+    let mut bytes = fs::read(&path).unwrap();
+    bytes.extend_from_slice(&[0, 7, 5, b't', b'o', b'u', b'c', b'h', 1]);
+    fs::write(scene.host.path("plugins/.touched"), bytes).unwrap();
+    fs::rename(scene.host.path("plugins/.touched"), &path).unwrap();
+    scene.host.wait_log(touched, "product-search 1.1.0 has other bytes", SOON).await.unwrap();
+    let from = cut(&mut scene).await;
+    stayed(&scene, from, 3, "1.1.0 / 1.1.0", swapped).await;
+
+    // And what changes then is taken up, in place and from the files as they are.
+    let from = scene.host.log_length();
+    scene.plugin("odd-sink", &odd().version("1.2.0"));
+    arrives(&scene, from, "odd").await;
+    runs(&scene, "odd", 4).await;
+    assert_eq!(scene.mapping("odd")["version"], "1.1.0 / 1.2.0");
+    assert_eq!(scene.mapping("good")["generation"], 2);
+    scene.plugin("product-search", &products().version("1.2.0"));
+    runs(&scene, "odd", 5).await;
+    runs(&scene, "good", 3).await;
+    let from = cut(&mut scene).await;
+    stayed(&scene, from, 5, "1.2.0 / 1.2.0", from).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -311,6 +452,74 @@ async fn a_sink_of_the_sdk_keeps_documents_and_empties_destinations() {
     let error = scene.error_of("memory").await;
     assert!(error.contains("there is room for 12") && error.contains("(full, poison)"), "{error}");
     assert!(!scene.host.log().contains("marker-4711"), "a secret");
+}
+
+/// As one whose server does not answer: the call lasts as long as the deadline lets it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sink_that_hangs_takes_no_instance_from_another_sink_of_its_plugin() {
+    let plugins = "instances = 1\n[plugins.odd-sink]\ncall_deadline = \"10m\"\n";
+    let sinks = [("hangs", "behave = \"loop\", only = \"boom\""), ("odd", "")];
+    let mut scene = scene_with(10, plugins, &sinks, "").await;
+    scene.host.start().unwrap();
+    others_are_right(&scene).await;
+    for name in ["hangs", "odd"] {
+        arrives(&scene, 0, name).await;
+        runs(&scene, name, 1).await;
+    }
+    // Whichever of them was first: from the second round on the other one has its call.
+    for stock in 1..=5 {
+        let update = format!("update public.products set active = true, name = 'boom', stock = {stock}");
+        scene.client.batch_execute(&update).await.unwrap();
+        arrives(&scene, 0, "odd").await;
+        others_are_right(&scene).await;
+    }
+    assert!(!accepted(&scene, 0, "hangs").values().any(|document| document.to_string().contains("boom")));
+    assert_eq!(scene.mapping("hangs")["last_error"], Value::Null, "it waits, and no more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c096_what_a_sink_repeats_of_its_settings_is_told_nowhere() {
+    let key = "marker-4711\\";
+    let mut scene = Scene::new(6, 1).await;
+    scene.host.env("SINK_KEY", key);
+    let mut config = "instances = 4\n".to_owned();
+    for behave in ["poison", "retry", "fatal", "retry-batch", "poison-batch", "refuse"] {
+        config += &format!(
+            "[sink.{behave}]\nkind = \"plugin\"\nplugin = \"odd-sink\"\n\
+             config = {{ behave = \"{behave}\", only = \"boom\", key = \"${{SINK_KEY}}\" }}\n\
+             [[map]]\nname = \"{behave}\"\ntransform = \"product-search\"\nsink = \"{behave}\"\n"
+        );
+    }
+    config += "[[map]]\nname = \"kept\"\ntransform = \"product-search\"\nsink = \"poison\"\n\
+               destination = \"kept\"\non_failure = \"quarantine\"\n";
+    scene.config(&config);
+    scene.plugin("product-search", &products());
+    scene.plugin("odd-sink", &odd());
+    scene
+        .client
+        .batch_execute("update public.products set active = true, name = 'boom' where id = 2")
+        .await
+        .unwrap();
+    scene.host.start().unwrap();
+    let mut told = String::new();
+    for behave in ["poison", "retry", "fatal", "retry-batch", "poison-batch", "refuse"] {
+        let error = scene.error_of(behave).await;
+        assert!(error.contains("***"), "{behave}: {error}");
+        told += &error;
+    }
+    let entries = async |scene: &Scene| {
+        let listed = scene.host.run(&["quarantine", "list", "--json"]).unwrap();
+        String::from_utf8(listed.stdout).unwrap()
+    };
+    wait_until("the entry", SOON, async || Ok(entries(&scene).await.contains("it was asked to fail")))
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
+    told += &entries(&scene).await;
+    told += &scene.text("select string_agg(t::text, ' ') from anabranch.quarantine as t").await;
+    told += &scene.text("select string_agg(t::text, ' ') from anabranch.mapping as t").await;
+    told += &scene.host.status().unwrap().to_string();
+    told += &scene.host.log();
+    assert!(!told.contains("marker-4711"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,12 +1,18 @@
 //! The state schema on a real server: its upgrade, and who wins when several processes write at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::time::Duration;
+
 use anabranch::{
     backfill::Report,
     model::{EntityName, Lsn, Scope},
-    state::{RunStatus, StateError, Store, StoredMapping, StoredRun, Target},
+    pipeline::LaneOrder,
+    state::{
+        Installation, Kept, NewEntry, QuarantineStage, RunStatus, StateError, Store, StoredMapping,
+        StoredRun, Target,
+    },
 };
-use testkit::{Database, shared};
+use testkit::{Database, shared, wait_until};
 use tokio_postgres::Client;
 
 const SHOP: &str = "shop";
@@ -77,7 +83,7 @@ async fn the_first_schema_is_upgraded_with_what_is_in_it() {
     assert!(!store.ready(&client).await.unwrap(), "there is none");
     client.batch_execute(STEP_ONE).await.unwrap();
     let older = store.ensure(&client).await.unwrap_err();
-    assert!(matches!(older, StateError::Older { found: 1, known: 5 }), "{older}");
+    assert!(matches!(older, StateError::Older { found: 1, known: 7 }), "{older}");
     store.upgrade(&client).await.unwrap();
     store.upgrade(&client).await.unwrap();
     assert!(store.ready(&client).await.unwrap());
@@ -90,9 +96,9 @@ async fn the_first_schema_is_upgraded_with_what_is_in_it() {
     store.save_run(&client, &run("q", RunStatus::Queued, None)).await.unwrap();
     let runs = store.runs(&client).await.unwrap();
     assert_eq!(runs.iter().map(|run| run.run.as_str()).collect::<Vec<_>>(), ["q", "s"]);
-    client.execute("update anabranch.version set version = 6", &[]).await.unwrap();
+    client.execute("update anabranch.version set version = 8", &[]).await.unwrap();
     let newer = store.ensure(&client).await.unwrap_err();
-    assert!(matches!(newer, StateError::Newer { found: 6, known: 5 }), "{newer}");
+    assert!(matches!(newer, StateError::Newer { found: 8, known: 7 }), "{newer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -279,4 +285,95 @@ async fn controls_hold_side_by_side_and_leave_nothing() {
     store.save_rate(&client, Some(&entity), None).await.unwrap();
     store.save_rate(&client, None, None).await.unwrap();
     assert_eq!(store.controls(&client).await.unwrap(), []);
+}
+
+fn led_by(term: i64) -> Installation {
+    Installation {
+        name: SHOP.to_owned(),
+        publication: "p".to_owned(),
+        publication_oid: None,
+        system_identifier: "1".to_owned(),
+        timeline: 1,
+        confirmed: Lsn(1),
+        term,
+        baseline: None,
+    }
+}
+
+fn failed(row: &str, commit: u64) -> NewEntry {
+    NewEntry {
+        row: row.to_owned(),
+        key: Some(vec![row.to_owned()]),
+        operation: "update",
+        origin: "stream",
+        order: LaneOrder { generation: 1, commit_lsn: Lsn(commit), sequence: 0 },
+        committed: Some(0),
+        stage: QuarantineStage::Transform,
+        plugin: "p 1.0.0".to_owned(),
+        sink: "out".to_owned(),
+        code: "asked".to_owned(),
+        reason: "it was asked to fail".to_owned(),
+        payload: "{}".to_owned(),
+        cut: Vec::new(),
+        document: None,
+    }
+}
+
+/// A leader that was overtaken changes nothing of the quarantine, and one that is at it is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn c063_only_the_term_that_leads_writes_to_the_quarantine() {
+    let (database, client, store) = fresh().await;
+    let entity = products();
+    let of = ("a", &entity);
+    let open = async || store.quarantined_rows(&client, Some("a")).await.unwrap();
+    store.save_installation(&client, &led_by(1)).await.unwrap();
+    let kept = store.quarantine(&client, 1, of, &[failed("7", 10)], 10).await.unwrap();
+    assert_eq!(kept, Kept::Rows(1));
+    let full = store.quarantine(&client, 1, of, &[failed("8", 10)], 1).await.unwrap();
+    assert_eq!(full, Kept::Full { others: 1 });
+    let before = open().await;
+
+    store.save_installation(&client, &led_by(2)).await.unwrap();
+    let later = failed("7", 30).order;
+    for entries in [[failed("7", 20)], [failed("8", 20)]] {
+        let kept = store.quarantine(&client, 1, of, &entries, 10).await.unwrap();
+        assert_eq!(kept, Kept::Overtaken);
+    }
+    assert!(!store.release(&client, 1, "a", &[("7".to_owned(), later)]).await.unwrap());
+    assert!(!store.release_before(&client, 1, "a", 9).await.unwrap());
+    assert_eq!(open().await, before, "it neither adds nor changes nor ends an entry");
+    assert!(store.release(&client, 2, "a", &[("7".to_owned(), later)]).await.unwrap());
+    assert_eq!(open().await, []);
+
+    // In the middle of it: the next term begins once it is done.
+    let (holder, writer, next) =
+        tokio::try_join!(database.connect(), database.connect(), database.connect()).unwrap();
+    let pid = async |client: &Client| -> i32 {
+        client.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0)
+    };
+    let (holds, writes_as) = (pid(&holder).await, pid(&writer).await);
+    holder.batch_execute("begin; lock table anabranch.quarantine in share mode").await.unwrap();
+    let entries = [failed("9", 40)];
+    let third = led_by(3);
+    let writes = store.quarantine(&writer, 2, of, &entries, 10);
+    let leads = async {
+        let blocks = async |pid: i32| {
+            let query = "select exists (select from pg_stat_activity where $1 = any (pg_blocking_pids(pid)))";
+            wait_until("somebody to wait", Duration::from_secs(60), async || {
+                Ok(client.query_one(query, &[&pid]).await?.get(0))
+            })
+            .await
+            .unwrap();
+        };
+        blocks(holds).await;
+        let begins = store.save_installation(&next, &third);
+        let frees = async {
+            blocks(writes_as).await;
+            holder.batch_execute("rollback").await.unwrap();
+        };
+        tokio::join!(begins, frees).0.unwrap();
+    };
+    let (kept, ()) = tokio::join!(writes, leads);
+    assert_eq!(kept.unwrap(), Kept::Rows(1));
+    assert_eq!(store.quarantine(&writer, 2, of, &[failed("10", 50)], 10).await.unwrap(), Kept::Overtaken);
 }

@@ -73,13 +73,15 @@ impl OpenRows {
 
     /// The rows whose entries are over once this selection is accepted, with the change that ended each. `left` are
     /// the changes that say nothing of their row's document (ascending): they failed, or the transform left what is
-    /// there as it is.
+    /// there as it is. `kept` are those (ascending) that moved a key, and whose old document is still there, because
+    /// the sink would not delete it.
     #[must_use]
     pub fn passed(
         &self,
         batch: &ChangeBatch,
         selection: &[u32],
         left: &[u32],
+        kept: &[u32],
         generation: i64,
         handed: Lsn,
     ) -> Vec<(Vec<u8>, LaneOrder)> {
@@ -103,11 +105,12 @@ impl OpenRows {
             if known && left.binary_search(&index).is_err() && self.is_passed(&id, order) {
                 passed.push((id.clone(), order));
             }
-            // A moved key: the document of the old id is deleted, whatever became of the new one.
+            // A moved key: the document of the old id is deleted, whatever became of the new one, unless the sink
+            // refused just that.
             old.clear();
             let before = change.old.filter(|_| change.new.is_some()).map(|row| batch.row(row));
             let moved = before.is_some_and(|row| push_document_id(relation, row, &mut old)) && old != id;
-            if moved && self.is_passed(&old, order) {
+            if moved && kept.binary_search(&index).is_err() && self.is_passed(&old, order) {
                 passed.push((old.clone(), order));
             }
         }

@@ -269,6 +269,16 @@ pub enum Conflict {
     },
 }
 
+impl Conflict {
+    /// The plugin that it is about.
+    #[must_use]
+    pub fn plugin(&self) -> &str {
+        match self {
+            Self::Bytes { plugin, .. } | Self::Inputs { plugin, .. } => plugin,
+        }
+    }
+}
+
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let short = |hash: &str| hash.get(..12).unwrap_or(hash).to_owned();

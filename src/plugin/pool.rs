@@ -1,4 +1,8 @@
 //! The instances of one revision: a bounded number, reused, recycled by calls, age and memory.
+//!
+//! Guarantees: who waits for a place waits for calls of its own kind alone. Transforms compute, and share the places of
+//! their revision. A sink waits for its server, for as long as that takes: each `[sink.<name>]` has places of its own, so
+//! that one whose server hangs takes none from another of the same plugin. Memory is shared by all.
 
 use std::{
     sync::{
@@ -32,24 +36,44 @@ pub struct Instances {
     pub discarded: u64,
 }
 
-/// Instances that wait for their next call. They go when another plugin needs the memory.
-#[derive(Default)]
-struct IdleGuests(Mutex<Vec<Guest>>);
+/// How many calls run at once, and the instances that wait for their next one. These go when another plugin needs the
+/// memory.
+pub(super) struct Places {
+    running: Semaphore,
+    most: usize,
+    idle: Mutex<Vec<Guest>>,
+}
 
-impl IdleGuests {
-    fn guests(&self) -> MutexGuard<'_, Vec<Guest>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl std::fmt::Debug for Places {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Places").field("most", &self.most).finish_non_exhaustive()
     }
 }
 
-impl Idle for IdleGuests {
+impl Places {
+    fn new(most: usize, budget: &Arc<Budget>) -> Arc<Self> {
+        let places = Arc::new(Self { running: Semaphore::new(most), most, idle: Mutex::default() });
+        budget.may_release(Arc::downgrade(&places) as Weak<dyn Idle>);
+        places
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Guest>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn at_work(&self) -> usize {
+        self.most - self.running.available_permits().min(self.most)
+    }
+}
+
+impl Idle for Places {
     fn release(&self) {
-        let guests = std::mem::take(&mut *self.guests());
+        let guests = std::mem::take(&mut *self.idle());
         drop(guests);
     }
 }
 
-/// Instances of one revision. At most as many live as may run at once.
+/// Instances of one revision. At most as many live as may run at once, and so many more for each sink.
 pub(super) struct Pool {
     engine: Engine,
     exports: Exports,
@@ -58,9 +82,9 @@ pub(super) struct Pool {
     granted: Arc<Granted>,
     http: Option<Arc<HttpClient>>,
     ungranted: Option<Ungranted>,
-    running: Semaphore,
-    idle: Arc<IdleGuests>,
-    instances: usize,
+    places: Arc<Places>,
+    /// Those of sinks, which go with them.
+    of_sinks: Mutex<Vec<Weak<Places>>>,
     memory_limit: usize,
     budget: Arc<Budget>,
     deadline: Duration,
@@ -77,8 +101,6 @@ impl Pool {
         settings: &HostSettings,
         budget: &Arc<Budget>,
     ) -> Self {
-        let idle = Arc::new(IdleGuests::default());
-        budget.may_release(Arc::downgrade(&idle) as Weak<dyn Idle>);
         Self {
             engine,
             exports,
@@ -87,9 +109,8 @@ impl Pool {
             granted: Granted::nothing(),
             http: None,
             ungranted: None,
-            running: Semaphore::new(settings.instances.max(1)),
-            idle,
-            instances: settings.instances.max(1),
+            places: Places::new(settings.instances.max(1), budget),
+            of_sinks: Mutex::default(),
             memory_limit: settings.memory,
             budget: Arc::clone(budget),
             deadline: settings.call_deadline,
@@ -116,19 +137,37 @@ impl Pool {
         self
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Guest>> {
-        self.idle.guests()
+    fn of_sinks(&self) -> MutexGuard<'_, Vec<Weak<Places>>> {
+        self.of_sinks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Places for one sink, as many as transforms have together.
+    pub(super) fn places_of_a_sink(&self) -> Arc<Places> {
+        let places = Places::new(self.places.most, &self.budget);
+        let mut all = self.of_sinks();
+        all.retain(|places| places.strong_count() > 0);
+        all.push(Arc::downgrade(&places));
+        places
     }
 
     /// Waits for a place and takes an instance that served these settings, or makes one.
     pub(super) async fn lease(&self, settings: &Settings) -> Result<Lease<'_>, FaultKind> {
+        self.lease_of(&self.places, settings).await
+    }
+
+    /// The same with other places than those of transforms.
+    pub(super) async fn lease_of<'a>(
+        &'a self,
+        places: &'a Places,
+        settings: &Settings,
+    ) -> Result<Lease<'a>, FaultKind> {
         if let Some(ungranted) = &self.ungranted {
             return Err(FaultKind::Ungranted(ungranted.clone()));
         }
         // The semaphore is never closed.
         let permit =
-            self.running.acquire().await.map_err(|error| FaultKind::Instantiate(error.to_string()))?;
-        let found = self.take_idle(settings);
+            places.running.acquire().await.map_err(|error| FaultKind::Instantiate(error.to_string()))?;
+        let found = self.take_idle(places, settings);
         let guest = match found {
             Some(guest) => guest,
             None => {
@@ -138,12 +177,20 @@ impl Pool {
                 Guest::new(&self.engine, &self.exports, state, self.deadline).await?
             }
         };
-        Ok(Lease { pool: self, guest, fate: Fate { discarded: Some(&self.discarded) }, _permit: permit })
+        Ok(Lease {
+            pool: self,
+            places,
+            guest,
+            fate: Fate { discarded: Some(&self.discarded) },
+            _permit: permit,
+        })
     }
 
     pub(super) fn instances(&self) -> Instances {
-        let at_work = self.instances - self.running.available_permits().min(self.instances);
-        Instances { live: self.idle().len() + at_work, discarded: self.discarded.load(Ordering::Relaxed) }
+        let live = |places: &Places| places.idle().len() + places.at_work();
+        let of_sinks: usize =
+            self.of_sinks().iter().filter_map(Weak::upgrade).map(|places| live(&places)).sum();
+        Instances { live: live(&self.places) + of_sinks, discarded: self.discarded.load(Ordering::Relaxed) }
     }
 
     /// The most memory that one instance had after a call that went well, in bytes.
@@ -151,16 +198,15 @@ impl Pool {
         self.peak_memory.load(Ordering::Relaxed)
     }
 
-    fn take_idle(&self, settings: &Settings) -> Option<Guest> {
-        let mut idle = self.idle();
+    fn take_idle(&self, places: &Places, settings: &Settings) -> Option<Guest> {
+        let mut idle = places.idle();
         idle.retain(|guest| guest.is_fresh(self.recycle.0, self.recycle.1));
         let same = |guest: &Guest| Arc::ptr_eq(guest.settings(), settings) || guest.settings() == settings;
         if let Some(at) = idle.iter().rposition(same) {
             return Some(idle.swap_remove(at));
         }
         // Of other mappings' instances, so many go that there is room for one more.
-        let running = self.instances - self.running.available_permits();
-        idle.truncate(self.instances - running.min(self.instances));
+        idle.truncate(places.most - places.at_work());
         None
     }
 }
@@ -175,6 +221,7 @@ impl Drop for Pool {
 /// cancelled) it takes the instance with it.
 pub(super) struct Lease<'a> {
     pool: &'a Pool,
+    places: &'a Places,
     pub(super) guest: Guest,
     fate: Fate<'a>,
     _permit: SemaphorePermit<'a>,
@@ -189,7 +236,7 @@ impl Lease<'_> {
         self.fate.discarded = None;
         self.pool.peak_memory.fetch_max(self.guest.memory(), Ordering::Relaxed);
         if self.guest.is_fresh(self.pool.recycle.0, self.pool.recycle.1) {
-            self.pool.idle().push(self.guest);
+            self.places.idle().push(self.guest);
         }
     }
 }

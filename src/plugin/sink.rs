@@ -20,9 +20,10 @@ use super::{
     },
     fault::FaultKind,
     host::config::Settings,
-    pool::Lease,
+    limits::LimitError,
+    pool::{Lease, Places},
 };
-use crate::model::{DocumentOperation, Documents, Encoding, Failure, FailureClass, Lsn, Revision};
+use crate::model::{DocumentOperation, Documents, Encoding, Failure, FailureClass, Lsn, Redactor, Revision};
 
 /// Buffers above this size are not kept.
 const KEEP: usize = 4 << 20;
@@ -35,6 +36,8 @@ pub struct SinkConfig {
     /// For the interface `config`: texts as they are, everything else as JSON text. Under the empty key, which no
     /// setting has, stands `json`, so that an instance only ever serves equal ones.
     values: Settings,
+    /// What of them is not to be told.
+    secrets: Redactor,
 }
 
 impl SinkConfig {
@@ -49,7 +52,19 @@ impl SinkConfig {
         let mut values: BTreeMap<_, _> =
             settings.iter().map(|(key, value)| (key.clone(), text(value))).collect();
         values.insert(String::new(), json.clone());
-        Self { json: json.into(), values: Arc::new(values) }
+        let mut texts = Vec::new();
+        settings.values().for_each(|value| push_texts(value, &mut texts));
+        Self { json: json.into(), values: Arc::new(values), secrets: Redactor::new(texts) }
+    }
+}
+
+/// All texts of a setting, however deep in arrays and tables.
+fn push_texts<'a>(value: &'a Value, texts: &mut Vec<&'a String>) {
+    match value {
+        Value::String(text) => texts.push(text),
+        Value::Array(values) => values.iter().for_each(|value| push_texts(value, texts)),
+        Value::Object(values) => values.values().for_each(|value| push_texts(value, texts)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
@@ -66,6 +81,8 @@ pub struct SinkGuest {
     /// `sink NAME`: what stands in logs and errors where nothing of an entity is done.
     place: Arc<str>,
     settings: SinkConfig,
+    /// Its own: while it waits for its server, another sink of the same plugin does not wait for it.
+    places: Arc<Places>,
     /// The entity of the last batch, as guests' log lines have it.
     entity: Mutex<Arc<str>>,
     buffers: Mutex<Vec<Vec<u8>>>,
@@ -74,7 +91,8 @@ pub struct SinkGuest {
 impl SinkGuest {
     pub(super) fn new(plugin: Plugin, name: &str, settings: SinkConfig) -> Self {
         let place: Arc<str> = Arc::from(format!("sink {name}"));
-        Self { plugin, entity: Mutex::new(Arc::clone(&place)), place, settings, buffers: Mutex::default() }
+        let (places, entity) = (plugin.pool().places_of_a_sink(), Mutex::new(Arc::clone(&place)));
+        Self { plugin, place, settings, places, entity, buffers: Mutex::default() }
     }
 
     /// The plugin.
@@ -176,12 +194,13 @@ impl SinkGuest {
     /// An instance that knows its settings.
     async fn lease(&self) -> Result<Lease<'_>, Failure> {
         let place = &self.place;
-        let leased = self.plugin.pool().lease(&self.settings.values).await;
+        let leased = self.plugin.pool().lease_of(&self.places, &self.settings.values).await;
         let mut lease = leased.map_err(|kind| self.failed(place, None, &kind))?;
         let deadline = self.plugin.settings().call_deadline;
         let opened = lease.guest.open(place, &self.settings.json, deadline).await;
         let opened = opened.map_err(|kind| self.failed(place, None, &kind))?;
         opened.map_err(|failure| {
+            let failure = self.settings.secrets.clean_failure(failure);
             let class = failure.class;
             let message =
                 format!("plugin {} in {place} cannot be opened: {}", self.revision(), failure.message);
@@ -265,8 +284,11 @@ impl SinkGuest {
             Some((first, last)) => format!(" at LSN {first} to {last}"),
             None => String::new(),
         };
+        // What it says of itself: names of sinks and tables may be settings as well.
+        let (said, code) = (self.settings.secrets.clean(kind.to_string()), kind.code().to_owned());
+        let code = self.settings.secrets.clean(code);
         let mut failure =
-            Failure::new(class(kind), kind.code(), format!("plugin {revision} {whose}{positions}: {kind}"));
+            Failure::new(class(kind), code, format!("plugin {revision} {whose}{positions}: {said}"));
         if let FaultKind::Guest(inner) = kind {
             failure.retry_after = inner.retry_after;
         }
@@ -275,6 +297,7 @@ impl SinkGuest {
 
     /// The failure of one document, whose name its caller adds.
     fn named(&self, failure: Failure) -> Failure {
+        let failure = self.settings.secrets.clean_failure(failure);
         let message = format!("plugin {} in {}: {}", self.revision(), self.place, failure.message);
         Failure { message, ..failure }
     }
@@ -282,6 +305,7 @@ impl SinkGuest {
     /// The failure of one document that holds up its batch.
     fn of_document(&self, failure: Failure, documents: &Documents, index: usize) -> Failure {
         let (revision, place) = (self.revision(), &self.place);
+        let failure = self.settings.secrets.clean_failure(failure);
         let Some(view) = documents.view(index) else { return failure };
         let what = match view.operation {
             DocumentOperation::Upsert => "the document",
@@ -301,7 +325,9 @@ fn class(kind: &FaultKind) -> FailureClass {
     match kind {
         FaultKind::Guest(failure) | FaultKind::State(failure) => failure.class,
         FaultKind::Ungranted(_) => FailureClass::Fatal,
-        FaultKind::Deadline(_) | FaultKind::Instantiate(_) => FailureClass::Retry,
+        FaultKind::Deadline(_) | FaultKind::Instantiate(_) | FaultKind::Memory(LimitError::Total { .. }) => {
+            FailureClass::Retry
+        }
         _ => FailureClass::Poison,
     }
 }
@@ -324,5 +350,23 @@ mod tests {
         let text = BTreeMap::from([("most".to_owned(), Value::from("5"))]);
         let number = BTreeMap::from([("most".to_owned(), Value::from(5))]);
         assert_ne!(SinkConfig::new(&text).values, SinkConfig::new(&number).values, "no instance serves both");
+    }
+
+    #[test]
+    fn memory_that_others_have_taken_is_no_fault_of_a_document() {
+        let total = FaultKind::Memory(LimitError::Total { wanted: 2, limit: 1 });
+        assert_eq!(class(&total), FailureClass::Retry);
+        assert_eq!(
+            class(&FaultKind::Memory(LimitError::Memory { wanted: 2, limit: 1 })),
+            FailureClass::Poison
+        );
+    }
+
+    #[test]
+    fn c096_settings_are_known_however_deep_they_are() {
+        let nested = serde_json::json!([{"token": "marker-4711"}, ["marker-4712"], 5]);
+        let settings = BTreeMap::from([("servers".to_owned(), nested)]);
+        let clean = SinkConfig::new(&settings).secrets.clean("marker-4711, marker-4712".to_owned());
+        assert_eq!(clean, "***, ***");
     }
 }

@@ -115,8 +115,13 @@ impl Transform {
     /// How many calls may run at once: one, where what a call writes is for the next to read.
     #[must_use]
     pub fn at_once(&self) -> usize {
-        let keeps = self.plugin.asks().contains(&Capability::State);
-        if keeps { 1 } else { self.plugin.settings().instances.max(1) }
+        if self.keeps_state() { 1 } else { self.plugin.settings().instances.max(1) }
+    }
+
+    /// Whether what a call writes is for the next to read: its calls are made one after the other, in order.
+    #[must_use]
+    pub fn keeps_state(&self) -> bool {
+        self.plugin.asks().contains(&Capability::State)
     }
 
     /// Answers the changes at `selection` (indexes into the batch's changes, ascending): one outcome for each,

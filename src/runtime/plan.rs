@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use crate::{
     backfill::{Cursor, KeyColumn},
     config::{Config, Mapping, resolve_mappings},
-    model::EntityName,
+    model::{EntityName, Redactor},
     pipeline::{Decision, DocumentRules, Identity, Stored, Wanted, compare},
     plugin::Plugin,
     postgres::{self, Catalog, Client, ColumnLists, Finding, PreflightRequest, Severity},
@@ -18,8 +18,8 @@ use crate::{
 };
 
 use super::{
-    blame::Redactor, error::TermError, lane::Active, outlet::Outlets, recover, reload::PluginSet,
-    serve::Server, source::Source, token::Token,
+    error::TermError, lane::Active, outlet::Outlets, recover, reload::PluginSet, serve::Server,
+    source::Source, token::Token,
 };
 
 /// A mapping as config and plugins want it.

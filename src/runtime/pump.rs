@@ -33,7 +33,7 @@ use super::{
     plan::ReloadContext,
     readers::ReadEvent,
     relations::Relations,
-    reload::PluginSet,
+    reload::{PluginSet, Reloads},
     requests::Requests,
     scribe::{Note, Scribe, ScribeEvent},
     shutdown::now_micros,
@@ -132,7 +132,7 @@ impl Pump {
         &mut self,
         stream: ReplicationStream,
         spooling: Option<Spooling>,
-        reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+        reloads: &mut Reloads,
         shutdown: &CancellationToken,
     ) -> Result<Stopped, TermError> {
         let mut connection = Connection::new(stream, spooling);
@@ -152,7 +152,7 @@ impl Pump {
     async fn pump_and_drain(
         &mut self,
         connection: &mut Connection,
-        reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+        reloads: &mut Reloads,
         shutdown: &CancellationToken,
     ) -> Result<Stopped, TermError> {
         let stopped = self.pump(connection, reloads, shutdown).await?;
@@ -165,7 +165,7 @@ impl Pump {
     async fn pump(
         &mut self,
         connection: &mut Connection,
-        reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+        reloads: &mut Reloads,
         shutdown: &CancellationToken,
     ) -> Result<Stopped, TermError> {
         let mut ticker = tokio::time::interval(TICK);
@@ -190,8 +190,8 @@ impl Pump {
                     info!("{}: a new term takes it up", news?);
                     return Ok(Stopped::Again);
                 }
-                Some(plugins) = reloads.recv() => {
-                    if let Some(stopped) = self.on_reload(plugins)? {
+                Some(plugins) = reloads.next() => {
+                    if let Some(stopped) = self.on_reload(plugins, reloads)? {
                         return Ok(stopped);
                     }
                 }

@@ -64,10 +64,11 @@ impl PluginSet {
         set
     }
 
-    /// The same set with another revision of a plugin.
+    /// The same set with another revision of a plugin; of one that is removed, in its place among those.
     pub(super) fn with(&self, plugin: &Plugin) -> Self {
-        let mut set = self.clone();
-        set.plugins.insert(plugin.revision().name.clone(), plugin.clone());
+        let (mut set, name) = (self.clone(), plugin.revision().name.clone());
+        let place = if set.removed.contains_key(&name) { &mut set.removed } else { &mut set.plugins };
+        place.insert(name, plugin.clone());
         set
     }
 
@@ -114,6 +115,27 @@ impl PluginSet {
     pub fn descriptions(&self) -> Vec<Description> {
         let known = self.plugins.values().chain(self.removed.values());
         known.map(|plugin| (**plugin.description()).clone()).collect()
+    }
+}
+
+/// The plugins at work, and those that are to come instead.
+///
+/// Who takes a set up says so in [`Reloads::at_work`], at once: whatever ends a term then, the next one begins with what
+/// ran, and not with what the last one began with.
+pub(super) struct Reloads {
+    /// What runs. Where a mapping that runs refuses another revision, it is the one that it keeps, whatever the file is now.
+    pub(super) at_work: Arc<PluginSet>,
+    changed: mpsc::Receiver<Arc<PluginSet>>,
+}
+
+impl Reloads {
+    pub(super) fn new(at_work: Arc<PluginSet>, changed: mpsc::Receiver<Arc<PluginSet>>) -> Self {
+        Self { at_work, changed }
+    }
+
+    /// The directory as it is after a change; none once nobody watches it. May be cancelled, and loses nothing.
+    pub(super) async fn next(&mut self) -> Option<Arc<PluginSet>> {
+        self.changed.recv().await
     }
 }
 

@@ -22,7 +22,7 @@ use super::{
     http::{Server, Site},
     metrics::Metrics,
     outlet::{self, Outlet, Outlets},
-    reload::{self, PluginSet},
+    reload::{self, PluginSet, Reloads},
     slot_watch,
     spool::Trust,
     term::{self, Context, Ended},
@@ -73,7 +73,7 @@ async fn serve(
         return Err(RunError::Plugins(plugins.problems));
     }
     let sinks = Arc::new(build_sinks(&config)?);
-    let (changed, mut reloads) = mpsc::channel(1);
+    let (changed, changes) = mpsc::channel(1);
     let health = Arc::clone(health);
     let config = Arc::new(config);
     let background = Background::start()?;
@@ -82,6 +82,7 @@ async fn serve(
     let plugins = Arc::new(plugins);
     let watch =
         reload::watch(host, Arc::clone(&context.config), Arc::clone(&plugins), changed, shutdown.clone());
+    let mut reloads = Reloads::new(plugins, changes);
     let mut watches = JoinSet::new();
     watches.spawn(watch);
     let slot = slot_watch::keep(
@@ -91,7 +92,7 @@ async fn serve(
         shutdown.clone(),
     );
     watches.spawn(slot);
-    let ended = terms(&context, plugins, &mut reloads, shutdown).await;
+    let ended = terms(&context, &mut reloads, shutdown).await;
     // Awaited, so that no session of theirs outlives this.
     watches.shutdown().await;
     for (name, sink) in &*context.sinks {
@@ -104,8 +105,7 @@ async fn serve(
 
 async fn terms(
     context: &Context,
-    mut plugins: Arc<PluginSet>,
-    reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+    reloads: &mut Reloads,
     shutdown: &CancellationToken,
 ) -> Result<(), RunError> {
     let mut backoff = Backoff::new(TERMS);
@@ -113,12 +113,12 @@ async fn terms(
     loop {
         let began = std::time::Instant::now();
         context.health.note(State::term_begins);
-        outlet::fit(&context.sinks, &context.config, &plugins);
-        let failure = match term::run(context, &plugins, reloads, shutdown, &mut streamed).await {
+        outlet::fit(&context.sinks, &context.config, &reloads.at_work);
+        let failure = match term::run(context, reloads, shutdown, &mut streamed).await {
             Ok(Ended::Shutdown) => return Ok(()),
             Ok(Ended::Reconfigure(changed)) => {
                 context.health.note(|state, now| state.term_ended(None, now));
-                plugins = changed;
+                reloads.at_work = changed;
                 continue;
             }
             Ok(Ended::Again) => {
@@ -151,7 +151,7 @@ async fn terms(
                 }
             }
             // What was wrong with them may be mended.
-            Some(changed) = reloads.recv() => plugins = changed,
+            Some(changed) = reloads.next() => reloads.at_work = changed,
         }
     }
 }

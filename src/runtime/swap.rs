@@ -19,7 +19,7 @@ use super::{
     error::TermError,
     outlet, plan,
     pump::{Pump, Stopped},
-    reload::PluginSet,
+    reload::{PluginSet, Reloads},
     scribe::Note,
     shutdown::now_micros,
 };
@@ -98,16 +98,24 @@ impl Pump {
     }
 
     /// Plugins changed: lanes whose transform or sink is another version now are swapped at this boundary, and
-    /// rebuilt beside the stream. What cannot be done in a running term ends it.
-    pub(super) fn on_reload(&mut self, plugins: Arc<PluginSet>) -> Result<Option<Stopped>, TermError> {
+    /// rebuilt beside the stream. What cannot be done in a running term ends it. What is taken up is at work from then
+    /// on, also for the terms that follow.
+    pub(super) fn on_reload(
+        &mut self,
+        plugins: Arc<PluginSet>,
+        reloads: &mut Reloads,
+    ) -> Result<Option<Stopped>, TermError> {
         let Some((mut wanted, mut steps)) = self.judge(&plugins)? else { return Ok(None) };
         let mut plugins = plugins;
-        for plugin in self.refused_sinks(&wanted, &steps) {
-            // It serves all of its mappings, so that one that must keep it keeps it for all.
-            plugins = Arc::new(plugins.with(&plugin));
+        let refused = self.refused(&wanted, &steps, &reloads.at_work);
+        if !refused.is_empty() {
+            // A plugin serves all of its mappings, so that one that must keep it keeps it for all.
+            plugins = Arc::new(refused.iter().fold((*plugins).clone(), |set, plugin| set.with(plugin)));
             let Some(judged) = self.judge(&plugins)? else { return Ok(None) };
             (wanted, steps) = judged;
         }
+        // Before anything is done with them: whatever ends the term from here on, the next one goes on with these.
+        reloads.at_work = Arc::clone(&plugins);
         let stops = |step: &Step| {
             wanted.iter().any(|wanted| wanted.mapping.name == step.mapping && wanted.stopped.is_some())
         };
@@ -148,23 +156,28 @@ impl Pump {
         Ok(Some((wanted, steps)))
     }
 
-    /// The plugins at work in sinks of which a running mapping refuses another revision, for whatever reason.
-    fn refused_sinks(&self, wanted: &[plan::WantedMapping], steps: &[Step]) -> Vec<Plugin> {
+    /// The plugins at work of which a running mapping refuses another revision. What else is changed of a mapping, its
+    /// sink where the transform is refused, is not meant by that.
+    fn refused(&self, wanted: &[plan::WantedMapping], steps: &[Step], at_work: &PluginSet) -> Vec<Plugin> {
         let mut kept = BTreeMap::new();
         for step in steps {
             let Decision::Refused { conflicts } = &step.decision else { continue };
-            let lane = self.lanes.values().find(|lane| lane.name() == step.mapping && lane.handle.is_some());
-            let Some(lane) = lane else { continue };
-            let sink = &lane.planned.mapping.sink;
-            let new = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
-            let new = new.and_then(|wanted| wanted.rollout.identity.sink_plugin.as_ref());
-            let at_work = self.context.sinks.get(sink).and_then(|outlet| outlet.plugin());
-            let Some((at_work, new)) = at_work.zip(new) else { continue };
-            if at_work.revision().sha256 != new.sha256 {
-                let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
-                let mapping = &step.mapping;
-                error!(sink, mapping, "the sink's changed plugin is not taken up: {}", conflicts.join("; "));
-                kept.insert(at_work.revision().name.clone(), at_work);
+            let runs = self.lanes.values().any(|lane| lane.name() == step.mapping && lane.handle.is_some());
+            let new = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping).filter(|_| runs);
+            let Some(new) = new.map(|new| &new.rollout.identity) else { continue };
+            for conflict in conflicts {
+                let name = conflict.plugin();
+                let stamps = [Some(&new.transform), new.sink_plugin.as_ref()];
+                let stamp = stamps.into_iter().flatten().find(|stamp| stamp.name == name);
+                let Some((old, stamp)) = at_work.named(name).zip(stamp) else { continue };
+                if old.revision().sha256 != stamp.sha256 {
+                    let mapping = &step.mapping;
+                    error!(
+                        mapping,
+                        "the changed plugin is refused and the revision that runs stays: {conflict}"
+                    );
+                    kept.insert(name.to_owned(), old.clone());
+                }
             }
         }
         kept.into_values().collect()
@@ -220,7 +233,7 @@ impl Pump {
                 let conflicts: Vec<String> = conflicts.iter().map(ToString::to_string).collect();
                 error!(
                     mapping = wanted.mapping.name,
-                    "the changed plugin is refused and the revision that runs stays: {}",
+                    "the changed plugin is refused, and nothing changes for the mapping: {}",
                     conflicts.join("; ")
                 );
                 return Ok(());

@@ -39,7 +39,7 @@ use super::{
     readers::{Readers, Reading},
     recover,
     relations::Relations,
-    reload::PluginSet,
+    reload::{PluginSet, Reloads},
     requests::Requests,
     reread::Rereader,
     scribe::{Note, Scribe},
@@ -90,8 +90,7 @@ pub(super) enum Ended {
 /// Whatever ended the term; see [`TermError::is_transient`].
 pub(super) async fn run(
     context: &Context,
-    plugins: &Arc<PluginSet>,
-    reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+    reloads: &mut Reloads,
     shutdown: &CancellationToken,
     streamed: &mut bool,
 ) -> Result<Ended, TermError> {
@@ -103,11 +102,11 @@ pub(super) async fn run(
         context.health.note(State::is_suspended);
         let again = tokio::select! {
             again = suspended::idle(context, control, suspension, shutdown) => again?,
-            Some(changed) = reloads.recv() => return Ok(Ended::Reconfigure(changed)),
+            Some(changed) = reloads.next() => return Ok(Ended::Reconfigure(changed)),
         };
         return Ok(if again { Ended::Again } else { Ended::Shutdown });
     }
-    let wanted = plan::wanted(config, plugins)?;
+    let wanted = plan::wanted(config, &reloads.at_work)?;
     let preflight = plan::preflight(config, &control, &wanted);
     answered("whether the source is ready", PREFLIGHT_LIMIT, preflight).await?;
     let stand_by = |_: Option<&Holder>| context.health.note(State::stands_by);
@@ -117,7 +116,7 @@ pub(super) async fn run(
         () = shutdown.cancelled() => return Ok(Ended::Shutdown),
         taken = lock => taken?,
         // A standby leads with the plugins of the moment at which it takes over.
-        Some(changed) = reloads.recv() => return Ok(Ended::Reconfigure(changed)),
+        Some(changed) = reloads.next() => return Ok(Ended::Reconfigure(changed)),
     };
     context.health.note(State::has_lock);
     context.metrics.term_began();
@@ -126,7 +125,7 @@ pub(super) async fn run(
         // As they are now, however long another host has led meanwhile.
         let (tables, _) = plan::look(config, &control, &wanted).await?;
         let grounds = Grounds { wanted, tables, control, leadership: &leadership };
-        lead(context, plugins, grounds, reloads, shutdown, streamed).await
+        lead(context, grounds, reloads, shutdown, streamed).await
     };
     let led = tokio::select! {
         lost = leadership.lost() => Err(TermError::LeadershipLost { reason: lost.to_string() }),
@@ -146,9 +145,8 @@ struct Grounds<'a> {
 
 async fn lead(
     context: &Context,
-    plugins: &Arc<PluginSet>,
     Grounds { wanted, tables, control, leadership }: Grounds<'_>,
-    reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+    reloads: &mut Reloads,
     shutdown: &CancellationToken,
     streamed: &mut bool,
 ) -> Result<Ended, TermError> {
@@ -197,7 +195,7 @@ async fn lead(
     let config = Arc::clone(&context.config);
     let lookout = Lookout::start(&context.settings, config, wanted, tables, source.before.clone());
     let parts = Parts { control, state, lookout, lease, quarantined };
-    let mut pump = assemble(context, plugins, planned, &source, parts);
+    let mut pump = assemble(context, &reloads.at_work, planned, &source, parts);
     // Before the first reading.
     pump.control(&controls);
     pump.begin_backfills(&scoped);
@@ -212,7 +210,7 @@ async fn stream(
     context: &Context,
     pump: &mut Pump,
     source: &Source,
-    reloads: &mut mpsc::Receiver<Arc<PluginSet>>,
+    reloads: &mut Reloads,
     shutdown: &CancellationToken,
     streamed: &mut bool,
 ) -> Result<Ended, TermError> {
@@ -334,7 +332,7 @@ struct Parts {
 
 fn assemble(
     context: &Context,
-    plugins: &Arc<PluginSet>,
+    plugins: &PluginSet,
     planned: Vec<Planned>,
     source: &Source,
     Parts { control, state, lookout, lease, quarantined }: Parts,
@@ -365,7 +363,7 @@ fn assemble(
                 subscriptions.add(planned.stored.entity.clone(), id);
                 let of_it = quarantined.iter().filter(|(mapping, ..)| *mapping == planned.stored.name);
                 let open = of_it.map(|(_, row, order)| (row.clone().into_bytes(), *order)).collect();
-                let settings = lane_settings(context, id, &planned, &rereader, &lease, open);
+                let settings = lane_settings(context, id, &planned, &rereader, &lease, term, open);
                 let active = planned.active(config, &plugins.plugins[&planned.mapping.transform], &server);
                 Some(LaneHandle::start(settings, active, events.clone(), CancellationToken::new()))
             }
@@ -445,6 +443,7 @@ fn lane_settings(
     planned: &Planned,
     rereader: &Arc<Rereader>,
     lease: &Lease,
+    term: i64,
     open: OpenRows,
 ) -> LaneSettings {
     let config = &context.config;
@@ -467,6 +466,7 @@ fn lane_settings(
             bounds: planned.mapping.policy.quarantine,
             sink: planned.mapping.sink.clone(),
             installation: config.source.slot.clone(),
+            term,
             connect: context.settings.clone(),
             open,
         },

@@ -22,9 +22,7 @@ pub use error::StateError;
 pub use guest::GuestWrite;
 pub use mapping::{MappingStatus, StoredMapping};
 pub use partitions::StoredPartition;
-pub use quarantine::{
-    NewEntry, QuarantineEntry, QuarantineFilter, QuarantineFull, QuarantineStage, RejectedDocument,
-};
+pub use quarantine::{Kept, NewEntry, QuarantineEntry, QuarantineFilter, QuarantineStage, RejectedDocument};
 pub use request::{
     Asked, CHANNEL, KEYS_OF_A_REQUEST, PendingRequest, StoredRequest, StoredRunState, Target, Withdrawn,
 };

@@ -2,8 +2,8 @@
 //!
 //! An entry is there before the position moves past its change, and goes once a later change of its row (or the same,
 //! tried again) was accepted. Which of two is later is decided by generation, commit and place in it, so that nothing
-//! that is streamed again closes or overwrites what came after it. Only the lane of a mapping writes entries; anybody
-//! may drop them.
+//! that is streamed again closes or overwrites what came after it. Only the lane of a mapping writes entries, and only
+//! while its term leads, so that one that was overtaken neither adds nor closes any; anybody may drop them.
 
 use std::{borrow::Cow, collections::BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::{
 
 use super::{
     KEYS_OF_A_REQUEST, StateError, Store, Target,
-    store::{entity, json, lsn, malformed},
+    store::{atomically, entity, json, lsn, malformed},
 };
 
 /// What of the way of a change failed.
@@ -136,11 +136,18 @@ pub struct QuarantineFilter {
     pub code: Option<String>,
 }
 
-/// There is no room for more.
+/// What became of entries that were to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QuarantineFull {
-    /// How many other rows have an entry.
-    pub others: usize,
+pub enum Kept {
+    /// They are, and so many rows have an entry now.
+    Rows(usize),
+    /// None of them is, for lack of room.
+    Full {
+        /// How many other rows have an entry.
+        others: usize,
+    },
+    /// None of them is: another term leads.
+    Overtaken,
 }
 
 /// An entry on its way. Its texts have no U+0000, which a text of Postgres cannot have.
@@ -180,16 +187,16 @@ const MEANT: &str = "q.installation = $1 and (cardinality($2::bigint[]) = 0 or q
      and q.row_id = coalesce($5, q.row_id) and q.code = coalesce($6, q.code)";
 
 impl Store {
-    /// Keeps changes of a mapping, durably, unless more than `limit` of its rows would be kept then. A change that is
-    /// kept already stays the same entry; a later one of its row takes its place. Gives how many rows are kept.
+    /// Keeps changes of a mapping, durably, while `term` leads, unless more than `limit` of its rows would be kept then.
+    /// A change that is kept already stays the same entry; a later one of its row takes its place.
     pub async fn quarantine(
         &self,
         client: &Client,
-        mapping: &str,
-        entity: &EntityName,
+        term: i64,
+        (mapping, entity): (&str, &EntityName),
         entries: &[NewEntry],
         limit: usize,
-    ) -> Result<Result<usize, QuarantineFull>, StateError> {
+    ) -> Result<Kept, StateError> {
         let mut latest: Vec<&NewEntry> = Vec::new();
         for entry in entries {
             match latest.iter_mut().find(|other| other.row == entry.row) {
@@ -201,14 +208,6 @@ impl Store {
         let rows: Vec<&str> = latest.iter().map(|entry| entry.row.as_str()).collect();
         let count = "select count(*) from anabranch.quarantine \
                      where installation = $1 and mapping = $2 and not row_id = any ($3)";
-        let row = client
-            .query_one(count, &[&self.installation, &mapping, &rows])
-            .await
-            .map_err(StateError::query("count the quarantine"))?;
-        let others = usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX);
-        if others.saturating_add(rows.len()) > limit {
-            return Ok(Err(QuarantineFull { others }));
-        }
         let query = "insert into anabranch.quarantine as old (installation, mapping, entity, row_id, key, operation, \
                      origin, generation, commit_lsn, sequence, committed_at, stage, plugin, sink, code, reason, \
                      payload, cut, destination, document_id, document) \
@@ -232,21 +231,34 @@ impl Store {
                      <= (excluded.generation, excluded.commit_lsn, excluded.sequence)";
         let written: Vec<Written<'_>> = latest.iter().map(|entry| Written::of(entry)).collect();
         let written = json("write entries of the quarantine", &written)?;
-        client
-            .execute(query, &[&self.installation, &mapping, &entity.to_string(), &written])
-            .await
-            .map_err(StateError::query("keep what cannot be processed"))?;
-        self.notify(client).await?;
-        Ok(Ok(others + rows.len()))
+        atomically(client, async {
+            if !self.leads(client, term).await? {
+                return Ok(Kept::Overtaken);
+            }
+            let row = client.query_one(count, &[&self.installation, &mapping, &rows]).await;
+            let row = row.map_err(StateError::query("count the quarantine"))?;
+            let others = usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX);
+            if others.saturating_add(rows.len()) > limit {
+                return Ok(Kept::Full { others });
+            }
+            client
+                .execute(query, &[&self.installation, &mapping, &entity.to_string(), &written])
+                .await
+                .map_err(StateError::query("keep what cannot be processed"))?;
+            self.notify(client).await?;
+            Ok(Kept::Rows(others + rows.len()))
+        })
+        .await
     }
 
-    /// Lets go of entries whose rows have a later change now that was accepted.
+    /// Lets go of entries whose rows have a later change now that was accepted, while `term` leads. Whether it does.
     pub async fn release(
         &self,
         client: &Client,
+        term: i64,
         mapping: &str,
         passed: &[(String, LaneOrder)],
-    ) -> Result<(), StateError> {
+    ) -> Result<bool, StateError> {
         let query = "delete from anabranch.quarantine as q using json_to_recordset($3::text::json) \
                      as n (row text, generation bigint, commit_lsn text, sequence bigint) \
                      where q.installation = $1 and q.mapping = $2 and q.row_id = n.row \
@@ -261,28 +273,41 @@ impl Store {
             })
             .collect();
         let passed = json("write rows of the quarantine", &passed)?;
-        client
-            .execute(query, &[&self.installation, &mapping, &passed])
-            .await
-            .map_err(StateError::query("release from the quarantine"))?;
-        self.notify(client).await
+        atomically(client, async {
+            if !self.leads(client, term).await? {
+                return Ok(false);
+            }
+            client
+                .execute(query, &[&self.installation, &mapping, &passed])
+                .await
+                .map_err(StateError::query("release from the quarantine"))?;
+            self.notify(client).await.map(|()| true)
+        })
+        .await
     }
 
-    /// Lets go of the entries of generations before this one: the destination was emptied for it, and every row that
-    /// there is will be read.
+    /// Lets go of the entries of generations before this one, while `term` leads: the destination was emptied for it,
+    /// and every row that there is will be read. Whether it does.
     pub async fn release_before(
         &self,
         client: &Client,
+        term: i64,
         mapping: &str,
         generation: i64,
-    ) -> Result<(), StateError> {
+    ) -> Result<bool, StateError> {
         let query = "delete from anabranch.quarantine \
                      where installation = $1 and mapping = $2 and generation < $3";
-        client
-            .execute(query, &[&self.installation, &mapping, &generation])
-            .await
-            .map_err(StateError::query("release an older generation from the quarantine"))?;
-        self.notify(client).await
+        atomically(client, async {
+            if !self.leads(client, term).await? {
+                return Ok(false);
+            }
+            client
+                .execute(query, &[&self.installation, &mapping, &generation])
+                .await
+                .map_err(StateError::query("release an older generation from the quarantine"))?;
+            self.notify(client).await.map(|()| true)
+        })
+        .await
     }
 
     /// The rows that have an entry, by mapping.

@@ -101,6 +101,13 @@ impl Store {
         Ok(())
     }
 
+    /// Whether this term still leads. In a transaction that sees it lead, the next leader's term waits for its end.
+    pub(super) async fn leads(&self, client: &Client, term: i64) -> Result<bool, StateError> {
+        let query = "select from anabranch.installation where name = $1 and term = $2 for share";
+        let row = client.query_opt(query, &[&self.installation, &term]).await;
+        Ok(row.map_err(StateError::query("ask who leads"))?.is_some())
+    }
+
     /// Notes that backfills must wait for all transactions before `xid` (none: no longer).
     pub async fn save_baseline(&self, client: &Client, xid: Option<u64>) -> Result<(), StateError> {
         let query = "update anabranch.installation set baseline = $2 where name = $1";

@@ -1,9 +1,15 @@
 //! A quarantine that is full, what is told of it, and what must not be in it.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
 use testkit::wait_until;
 
 use super::{
     notes::{Notes, TO_SQLITE, mended},
+    receiver::{Receiver, Reply},
     scene::SOON,
     web::Web,
 };
@@ -32,6 +38,53 @@ async fn a_full_quarantine_halts_the_mapping_and_names_its_setting() {
     notes.scene.plugin("picky", &mended());
     notes.quarantined(&[]).await;
     notes.settled(true).await;
+}
+
+/// Good work that waits behind a slow sink together with work that halts is delivered before the halt.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_before_the_work_that_halts_is_delivered() {
+    let open = Arc::new(AtomicBool::new(true));
+    let opened = Arc::clone(&open);
+    let receiver =
+        Receiver::start(move |_, _| Reply::status(if opened.load(Ordering::Relaxed) { 200 } else { 503 }))
+            .await;
+    // A batch has one change, and the second of two has no document: both fit into one delivery.
+    let rest = format!(
+        "[sink.out]\nkind = \"http\"\nurl = \"{}\"\n[pipeline]\nbatch_rows = 1\n\
+         [http]\nlisten = \"127.0.0.1:0\"\n",
+        receiver.url("/{destination}")
+    );
+    let mut notes = Notes::new(3, "on_failure = \"quarantine\"\nquarantine_limit = 1", &rest).await;
+    notes.scene.host.start().unwrap();
+    let web = Web::of(&mut notes.scene.host, 0).await;
+    notes.is_built(1).await;
+    notes.execute("insert into public.notes values (11, 'poison')").await;
+    notes.quarantined(&["11"]).await;
+
+    open.store(false, Ordering::Relaxed);
+    notes.execute("insert into public.notes values (12, 'held up')").await;
+    notes.fails_with("503").await;
+    let transformed = async || -> f64 {
+        let text = web.get("/metrics").await.body;
+        let lines = text.lines().filter(|line| line.starts_with("anabranch_transform_seconds_count{"));
+        lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    };
+    let before = transformed().await;
+    notes.execute("insert into public.notes values (13, 'good')").await;
+    notes.execute("insert into public.notes values (14, 'poison')").await;
+    wait_until("both to be transformed", SOON, async || Ok(transformed().await >= before + 2.0))
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", notes.scene.host.log_tail()));
+    open.store(true, Ordering::Relaxed);
+    notes.fails_with("quarantine_limit").await;
+    wait_until("the good one to arrive", SOON, async || {
+        Ok(receiver.ids().iter().flatten().any(|id| id == "13"))
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", notes.scene.host.log_tail()));
+    assert_eq!(notes.keys().await, ["11"]);
+    assert_eq!(notes.cli(&["drop", "--all"]).0, 0);
+    notes.quarantined(&["14"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -108,8 +108,11 @@ async fn c092_a_kill_between_the_record_and_the_confirmation_makes_no_second_ent
         notes.passed(&end).await;
         let again = notes.entries();
         assert_eq!(again.len(), 1, "{again:?}");
-        for same in ["id", "lsn", "index", "first"] {
-            assert_eq!(first[0][same], again[0][same], "{same}");
+        // The file may be ahead of the schema: then the row was read again, and failed once more.
+        let same: &[&str] =
+            if sink == TO_LINES { &["id", "first", "lsn", "index"] } else { &["id", "first"] };
+        for same in same {
+            assert_eq!(first[0][*same], again[0][*same], "{same}");
         }
         notes.scene.host.kill().unwrap();
         notes.scene.database.drop_slots().await.unwrap();

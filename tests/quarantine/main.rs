@@ -10,6 +10,7 @@ mod replay;
 #[path = "../scene/mod.rs"]
 mod scene;
 mod sinks;
+mod state;
 mod transforms;
 #[path = "../http/web.rs"]
 mod web;

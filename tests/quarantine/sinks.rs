@@ -102,6 +102,41 @@ async fn c012_c076_one_document_that_a_receiver_rejects_is_kept_and_the_others_a
     }
 }
 
+/// The key moves, the new document arrives, and the old one stays: its row is in quarantine until it goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_delete_of_a_moved_key_is_in_quarantine_until_the_document_is_gone() {
+    let mended = Arc::new(AtomicBool::new(false));
+    let takes = Arc::clone(&mended);
+    let receiver = Receiver::start(move |received, _| {
+        let documents = received.json()["documents"].as_array().unwrap().clone();
+        let refused = |document: &Value| document["op"] == "delete" && document["id"] == "7";
+        let refused = documents.iter().enumerate().filter(|(_, document)| refused(document));
+        let rejected: Vec<Value> =
+            refused.map(|(index, _)| json!({"index": index, "message": "kept"})).collect();
+        let rejected = if takes.load(Ordering::Relaxed) { Vec::new() } else { rejected };
+        Reply::with_body(200, &json!({ "rejected": rejected }).to_string())
+    })
+    .await;
+    let mut notes = Notes::new(10, "on_failure = \"quarantine\"", &hook(&receiver)).await;
+    notes.start().await;
+    notes.execute("update public.notes set id = 107, text = 'moved' where id = 7").await;
+    let after = notes.position().await;
+    notes.passed(&after).await;
+    assert_eq!(notes.keys().await, ["7"]);
+    let [entry] = notes.entries().try_into().unwrap();
+    assert_eq!((entry["stage"].as_str(), entry["operation"].as_str()), (Some("delivery"), Some("update")));
+    let (_, shown) = notes.json(&["show", &entry["id"].to_string()]);
+    let shown = &shown["entries"][0];
+    assert!(shown["document"]["id"] == "7" && shown["document"]["body"].is_null(), "{shown}");
+    assert!(taken(&receiver, |_| false).contains_key("107"));
+
+    // A replay finds that the row is gone, and deletes its document.
+    mended.store(true, Ordering::Relaxed);
+    let (code, replayed) = notes.json(&["replay", "--all", "--wait", "--timeout", "60s"]);
+    assert_eq!((code, &replayed["waited"]["accepted"]), (0, &1.into()), "{replayed}");
+    notes.quarantined(&[]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_refuses_everything_halts_the_mapping_and_floods_nothing() {
     let open = Arc::new(AtomicBool::new(false));

@@ -58,32 +58,36 @@ fn an_entry_ends_with_a_later_change_of_its_row() {
     let open: OpenRows = [(b"1".to_vec(), order(20)), (b"2".to_vec(), order(20))].into_iter().collect();
     let changes =
         batch(Origin::Stream, 1, &[(Operation::Insert, None, Some(1)), (Operation::Update, None, Some(2))]);
-    assert_eq!(ids(&open.passed(&changes, &[0, 1], &[], 1, Lsn(0))), ["2"], "the first is older");
-    assert!(open.passed(&changes, &[0, 1], &[1], 1, Lsn(0)).is_empty(), "it failed, or left what is there");
+    assert_eq!(ids(&open.passed(&changes, &[0, 1], &[], &[], 1, Lsn(0))), ["2"], "the first is older");
+    assert!(
+        open.passed(&changes, &[0, 1], &[1], &[], 1, Lsn(0)).is_empty(),
+        "it failed, or left what is there"
+    );
     assert_eq!(
-        ids(&open.passed(&changes, &[0], &[], 2, Lsn(0))),
+        ids(&open.passed(&changes, &[0], &[], &[], 2, Lsn(0))),
         ["1"],
         "a generation is later than all before"
     );
     let chunk = batch(Origin::Backfill, 0, &[(Operation::Read, None, Some(1))]);
-    assert_eq!(ids(&open.passed(&chunk, &[0], &[], 1, Lsn(25))), ["1"], "read again");
-    assert!(open.passed(&chunk, &[0], &[], 1, Lsn(20)).is_empty(), "handed out before what failed");
+    assert_eq!(ids(&open.passed(&chunk, &[0], &[], &[], 1, Lsn(25))), ["1"], "read again");
+    assert!(open.passed(&chunk, &[0], &[], &[], 1, Lsn(20)).is_empty(), "handed out before what failed");
 }
 
 #[test]
 fn a_moved_key_ends_the_entry_of_the_old_one_even_when_it_fails() {
     let open: OpenRows = [(b"1".to_vec(), order(10))].into_iter().collect();
     let moved = batch(Origin::Stream, 2, &[(Operation::Update, Some(1), Some(2))]);
-    assert_eq!(ids(&open.passed(&moved, &[0], &[0], 1, Lsn(0))), ["1"]);
+    assert_eq!(ids(&open.passed(&moved, &[0], &[0], &[], 1, Lsn(0))), ["1"]);
+    assert!(open.passed(&moved, &[0], &[], &[0], 1, Lsn(0)).is_empty(), "the old document is there still");
     let stays = batch(Origin::Stream, 2, &[(Operation::Update, Some(1), Some(1))]);
-    assert!(open.passed(&stays, &[0], &[0], 1, Lsn(0)).is_empty(), "the whole old row came along");
+    assert!(open.passed(&stays, &[0], &[0], &[], 1, Lsn(0)).is_empty(), "the whole old row came along");
 }
 
 #[test]
 fn truncate_ends_what_was_before_it() {
     let open: OpenRows = [(b"1".to_vec(), order(10)), (b"2".to_vec(), order(30))].into_iter().collect();
     let emptied = batch(Origin::Stream, 2, &[(Operation::Truncate, None, None)]);
-    assert_eq!(ids(&open.passed(&emptied, &[0], &[], 1, Lsn(0))), ["1"]);
+    assert_eq!(ids(&open.passed(&emptied, &[0], &[], &[], 1, Lsn(0))), ["1"]);
 }
 
 #[test]
@@ -132,12 +136,16 @@ struct Event {
     skips: bool,
     /// It cannot be processed by the plugin of so many revisions from now on.
     fails_until: u8,
+    /// The sink refuses its document until so many revisions, and the delete of the old one of a moved key.
+    refused_until: u8,
+    old_refused_until: u8,
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Process so many changes in one batch, and be killed at this point (0: before anything; 1: entries are stored;
-    /// 2: documents are delivered; 3: entries are closed; 4: the position is saved).
+    /// Process so many changes in one batch, and be killed at this point (0: before anything; 1: entries of what the
+    /// transform fails for are stored; 2: documents are delivered; 3: entries of what the sink refused are stored;
+    /// 4: entries are closed; 5: the position is saved).
     Batch(usize, Option<u8>),
     /// Read rows again: a replay.
     Read(u8, Option<u8>),
@@ -186,6 +194,15 @@ impl World {
         self.revision < event.fails_until && event.operation != Operation::Truncate && !event.skips
     }
 
+    fn refuses(&self, number: usize) -> bool {
+        let event = &self.log[number];
+        self.revision < event.refused_until && event.operation != Operation::Truncate && !event.skips
+    }
+
+    fn refuses_old(&self, number: usize) -> bool {
+        self.revision < self.log[number].old_refused_until
+    }
+
     fn store(&mut self, entries: &[(Vec<u8>, LaneOrder)]) {
         for (row, order) in entries {
             let kept = self.stored.entry(row.clone()).or_insert(*order);
@@ -216,7 +233,7 @@ impl World {
             .filter(|(_, number)| self.fails(**number))
             .map(|(index, _)| index)
             .collect();
-        let left: Vec<u32> = (0_u32..)
+        let mut left: Vec<u32> = (0_u32..)
             .zip(numbers)
             .filter(|(index, number)| failed.contains(index) || (stream && self.log[**number].skips))
             .map(|(index, _)| index)
@@ -224,41 +241,61 @@ impl World {
         if kill == Some(0) {
             return false;
         }
-        let entries: Vec<_> = failed
-            .iter()
-            .map(|&index| {
-                let change = &batch.changes[index as usize];
-                let mut id = Vec::new();
-                let row = batch.row(change.new.or(change.old).unwrap());
-                assert!(push_document_id(batch.relation(change), row, &mut id));
-                (id, LaneOrder::of(batch, change, 1, handed))
-            })
-            .collect();
+        let entry = |index: u32, row: RowSpan| {
+            let change = &batch.changes[index as usize];
+            let mut id = Vec::new();
+            assert!(push_document_id(batch.relation(change), batch.row(row), &mut id));
+            (id, LaneOrder::of(batch, change, 1, handed))
+        };
+        let row = |index: u32| {
+            let change = &batch.changes[index as usize];
+            change.new.or(change.old).unwrap()
+        };
+        let entries: Vec<_> = failed.iter().map(|&index| entry(index, row(index))).collect();
         self.store(&entries);
         if kill == Some(1) {
             return false;
         }
         let mut sink = std::mem::take(&mut self.sink);
+        let (mut refused, mut kept) = (Vec::new(), Vec::new());
         for (index, &number) in (0_u32..).zip(numbers) {
             let event = self.log[number];
-            match (failed.contains(&index), stream) {
-                (true, true) => drop(event.old.and_then(|old| sink.remove(&old))),
-                (true, false) => {}
-                (false, true) => self.effect(number, &event, &mut sink),
-                (false, false) => match batch.changes[index as usize].operation {
-                    Operation::Delete => drop(sink.remove(&event.row)),
-                    _ => drop(sink.insert(event.row, number)),
-                },
+            let change = &batch.changes[index as usize];
+            if let (true, Some(old)) = (stream, event.old) {
+                if self.refuses_old(number) {
+                    refused.push(entry(index, change.old.unwrap()));
+                    kept.push(index);
+                } else {
+                    sink.remove(&old);
+                }
+            }
+            if failed.contains(&index) {
+                continue;
+            }
+            if self.refuses(number) {
+                refused.push(entry(index, row(index)));
+                left.push(index);
+                continue;
+            }
+            match change.operation {
+                _ if stream => self.effect(number, &Event { old: None, ..event }, &mut sink),
+                Operation::Delete => drop(sink.remove(&event.row)),
+                _ => drop(sink.insert(event.row, number)),
             }
         }
         self.sink = sink;
         if kill == Some(2) {
             return false;
         }
+        self.store(&refused);
+        if kill == Some(3) {
+            return false;
+        }
+        left.sort_unstable();
         let selection: Vec<u32> = (0..u32::try_from(numbers.len()).unwrap()).collect();
-        let passed = self.open.passed(batch, &selection, &left, 1, handed);
+        let passed = self.open.passed(batch, &selection, &left, &kept, 1, handed);
         self.close(&passed);
-        kill != Some(3)
+        kill != Some(4)
     }
 
     fn step(&mut self, step: &Step) {
@@ -280,7 +317,7 @@ impl World {
                 let batch = batch(Origin::Stream, first as u64 + 1, &changes);
                 if self.deliver(&batch, &numbers, Lsn(0), kill) {
                     self.at += numbers.len();
-                    if kill.is_none() || kill == Some(4) {
+                    if kill.is_none() || kill == Some(5) {
                         self.saved = self.at;
                     }
                 }
@@ -319,17 +356,20 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Operation::Delete),
         1 => Just(Operation::Truncate),
     ];
-    (operation, prop::option::weighted(0.2, 0_u8..4), 0_u8..4, any::<bool>(), 0_u8..3).prop_map(
-        |(operation, old, row, skips, fails_until)| {
+    let until = || prop_oneof![3 => Just(0_u8), 1 => 1_u8..3];
+    let refused = (until(), until());
+    (operation, prop::option::weighted(0.2, 0_u8..4), 0_u8..4, any::<bool>(), 0_u8..3, refused).prop_map(
+        |(operation, old, row, skips, fails_until, (refused_until, old_refused_until))| {
             let update = operation == Operation::Update;
             let old = old.filter(|old| update && *old != row);
-            Event { operation, old, row, skips: skips && update && old.is_none(), fails_until }
+            let skips = skips && update && old.is_none();
+            Event { operation, old, row, skips, fails_until, refused_until, old_refused_until }
         },
     )
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let kill = || prop::option::weighted(0.3, 0_u8..5);
+    let kill = || prop::option::weighted(0.3, 0_u8..6);
     prop_oneof![
         6 => (1_usize..5, kill()).prop_map(|(count, kill)| Step::Batch(count, kill)),
         3 => (0_u8..4, kill()).prop_map(|(row, kill)| Step::Read(row, kill)),

@@ -16,8 +16,9 @@ use super::{
         token::Token,
     },
     LaneEvent, Shared, Timing, Work,
-    quarantining::Group,
+    quarantining::{Group, Refused},
     transforming::Transformed,
+    turns::Hold,
 };
 
 /// A piece of work, transformed.
@@ -26,6 +27,8 @@ pub(super) struct Delivery {
     pub(super) span: Span,
     pub(super) made: Transformed,
     pub(super) timing: Timing,
+    /// It may be transformed again: it has changes that are to be kept first.
+    pub(super) hold: Option<Hold>,
 }
 
 /// Delivers in order. What has piled up behind a slow sink goes into one call, up to about `batch_rows`
@@ -62,24 +65,48 @@ pub(super) async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Rece
     stop.run_until_cancelled(work).await;
 }
 
+/// What goes out together: the pieces of work, and what the sink is to do for each.
+#[derive(Default)]
+struct Admitted {
+    works: Vec<(Work, Span, Timing)>,
+    pieces: Vec<Piece>,
+    group: Group,
+}
+
+impl Admitted {
+    fn add(&mut self, delivery: Delivery) {
+        let Delivery { work, span, mut made, timing, .. } = delivery;
+        let mut steps = std::mem::take(&mut made.steps);
+        self.group.add(&work, made, &mut steps);
+        let generation = self.group.last_generation();
+        self.pieces.push(Piece { advance: work.advance.clone(), generation, steps });
+        self.works.push((work, span, timing));
+    }
+}
+
 impl Shared {
     /// Delivers several pieces of work, those that are not given up meanwhile, and reports them accepted.
     async fn deliver(&self, deliveries: Vec<Delivery>, token: &mut Token) {
-        let started = Instant::now();
-        let (stale, live): (Vec<_>, Vec<_>) =
-            deliveries.into_iter().partition(|delivery| self.is_stale(&delivery.work));
-        stale.iter().for_each(|delivery| self.let_drop(&delivery.work));
         self.recount().await;
-        let mut pieces = Vec::new();
-        let mut works = Vec::new();
-        let mut group = Group::default();
-        for delivery in live {
-            let Delivery { work, span, mut made, timing } = self.admit(delivery).await;
-            let mut steps = std::mem::take(&mut made.steps);
-            group.add(&work, made, &mut steps);
-            pieces.push(Piece { advance: work.advance.clone(), generation: group.last_generation(), steps });
-            works.push((work, span, timing));
+        let mut admitted = Admitted::default();
+        for mut delivery in deliveries {
+            if self.is_stale(&delivery.work) {
+                self.let_drop(&delivery.work);
+                continue;
+            }
+            if let Err(halted) = self.keep(&delivery.work, &delivery.made).await {
+                // What came before it does not halt with it.
+                self.deliver_admitted(std::mem::take(&mut admitted), token).await;
+                delivery = self.admit(delivery, halted).await;
+            }
+            admitted.add(delivery);
         }
+        self.deliver_admitted(admitted, token).await;
+    }
+
+    async fn deliver_admitted(&self, admitted: Admitted, token: &mut Token) {
+        let started = Instant::now();
+        let Admitted { works, pieces, mut group } = admitted;
         let Some((first, ..)) = works.first() else { return };
         let batches = works.iter().map(|(_, span, _)| span);
         let span = telemetry::delivery(self.settings.sink.kind(), batches);
@@ -103,12 +130,12 @@ impl Shared {
         }
     }
 
-    /// Gives the changes that the sink did not take a document of, and that are in quarantine now.
+    /// Gives the documents that the sink did not take, and whose changes are in quarantine now.
     async fn carry_out(
         &self,
         Outgoing { step, token }: &Outgoing,
         group: &Group,
-    ) -> Result<Vec<u32>, Failure> {
+    ) -> Result<Vec<Refused>, Failure> {
         // After a retry's pause, or a sleep of the whole process, another host may lead.
         self.settings.lease.hold().await;
         let sink = &self.settings.sink;

@@ -9,6 +9,7 @@
 mod delivering;
 mod quarantining;
 mod transforming;
+mod turns;
 
 use std::{
     sync::{
@@ -29,14 +30,13 @@ use tracing::{Span, info, warn};
 use crate::{
     backfill::Attempt,
     config::{OnFailure, QuarantineBounds},
-    model::{ChangeBatch, EntityName, Failure, FailureClass, Lsn, Origin},
+    model::{ChangeBatch, EntityName, Failure, FailureClass, Lsn, Origin, Redactor},
     pipeline::{Backoff, DocumentRules, LaneId, NextAttempt, OpenRows, RetryPolicy, WorkId},
     plugin::{Plugin, Transform},
     postgres::{ConnectSettings, Lease},
 };
 
 use super::{
-    blame::Redactor,
     metrics::{LaneMetrics, Stage},
     outlet::Outlet,
     reread::Rereader,
@@ -46,6 +46,7 @@ use super::{
 use delivering::deliver_loop;
 use quarantining::Ward;
 use transforming::transform_loop;
+use turns::Turns;
 
 /// Pieces of work that are transformed before their delivery; their bytes count as queued.
 const TRANSFORMED_AHEAD: usize = 64;
@@ -122,6 +123,8 @@ pub(super) struct QuarantineSettings {
     pub(super) sink: String,
     /// The installation's name.
     pub(super) installation: String,
+    /// The leadership that may write to it.
+    pub(super) term: i64,
     pub(super) connect: ConnectSettings,
     /// The rows that are in it.
     pub(super) open: OpenRows,
@@ -146,6 +149,7 @@ struct Shared {
     epoch: AtomicU64,
     /// Pieces of work that fail and are tried again.
     failing: AtomicUsize,
+    turns: Arc<Turns>,
     /// The delivering task's alone.
     ward: Mutex<Ward>,
     /// How many rows are in quarantine.
@@ -174,6 +178,7 @@ impl LaneHandle {
             queued: AtomicUsize::new(0),
             epoch: AtomicU64::new(0),
             failing: AtomicUsize::new(0),
+            turns: Turns::new(),
             ward: Mutex::new(ward),
             quarantined,
             recount: AtomicBool::new(false),

@@ -21,12 +21,12 @@ use crate::{
     pipeline::{Bisection, BisectionLimits, Found, InARow, LaneOrder, OpenRows, TooMany, beginning, payload},
     postgres::{self, Client, Purpose},
     sink::{Progress, Rejected},
-    state::{NewEntry, QuarantineFull, QuarantineStage, RejectedDocument, StateError, Store},
+    state::{Kept, NewEntry, QuarantineStage, RejectedDocument, StateError, Store},
 };
 
 use super::{
     super::{answer::ANSWER_LIMIT, blame::name_document, delivery::Step, metrics::Stage, outlet::Outlet},
-    Shared, Work,
+    LaneSettings, Shared, Work,
     delivering::Delivery,
     transforming::Transformed,
 };
@@ -77,6 +77,17 @@ struct Member {
     /// Everything before this had been handed out before it.
     handed: Lsn,
     purge: bool,
+    /// Changes that moved a key, and whose old document the sink would not delete, in order.
+    kept: Vec<u32>,
+}
+
+/// A document that the sink did not take, and that is in quarantine now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Refused {
+    /// The number of its change.
+    change: u32,
+    /// It was to delete the document of the key that the change moved away from.
+    old: bool,
 }
 
 impl Group {
@@ -91,21 +102,28 @@ impl Group {
                     .for_each(|entry| entry.change = entry.change.saturating_add(base));
             }
         }
-        self.pieces.push(Member { base, made, handed: work.advance.from, purge: work.purge });
+        self.pieces.push(Member {
+            base,
+            made,
+            handed: work.advance.from,
+            purge: work.purge,
+            kept: Vec::new(),
+        });
     }
 
     pub(super) fn last_generation(&self) -> i64 {
         self.pieces.last().map_or(0, |last| last.made.generation)
     }
 
-    /// The sink did not take these changes' documents.
-    pub(super) fn refuse(&mut self, changes: Vec<u32>) {
-        for change in changes {
+    /// The sink did not take these documents.
+    pub(super) fn refuse(&mut self, documents: Vec<Refused>) {
+        for Refused { change, old } in documents {
             let at = self.pieces.partition_point(|piece| piece.base <= change);
             if let Some(piece) = at.checked_sub(1).and_then(|at| self.pieces.get_mut(at)) {
-                piece.made.left.push(change - piece.base);
-                piece.made.left.sort_unstable();
-                piece.made.left.dedup();
+                let changes = if old { &mut piece.kept } else { &mut piece.made.left };
+                changes.push(change - piece.base);
+                changes.sort_unstable();
+                changes.dedup();
             }
         }
     }
@@ -118,23 +136,20 @@ impl Group {
 }
 
 impl Shared {
-    /// Keeps the changes of a piece of work that its transform cannot process. While that cannot be (there is no room,
-    /// or so many fail that the plugin is at fault) the lane halts, and the work is transformed anew at each attempt.
-    pub(super) async fn admit(&self, delivery: Delivery) -> Delivery {
-        let Delivery { work, span, made, timing } = delivery;
-        if made.failed.is_empty() {
-            let mut ward = self.ward.lock().await;
-            if let Ok(in_a_row) = ward.transforms.after(made.asked, &[], usize::MAX) {
-                ward.transforms = in_a_row;
-            }
-            return Delivery { work, span, made, timing };
-        }
-        let waiting = Cell::new(Some(made));
-        let take = || waiting.lock().unwrap_or_else(PoisonError::into_inner).take();
+    /// Keeps the changes of a piece of work that its transform cannot process, which could not be done at once. While
+    /// that cannot be (there is no room, or so many fail that the plugin is at fault) the lane halts, and the work is
+    /// transformed anew at each attempt.
+    pub(super) async fn admit(&self, delivery: Delivery, halted: Failure) -> Delivery {
+        let Delivery { work, span, made, timing, hold } = delivery;
+        let waiting = Cell::new((halted.class == FailureClass::Retry).then_some(made));
+        let first = Cell::new(Some(halted));
         let attempt = async || {
-            let made = match take() {
+            if let Some(halted) = taken(&first) {
+                return Err(halted);
+            }
+            let made = match taken(&waiting) {
                 Some(made) => made,
-                None => self.transform(&work).await?,
+                None => self.transform(&work, None).await?,
             };
             match self.keep(&work, &made).await {
                 Ok(()) => Ok(made),
@@ -147,11 +162,18 @@ impl Shared {
             }
         };
         let made = self.until_it_works(&work, Stage::Transform, attempt).instrument(span.clone()).await;
-        Delivery { work, span, made, timing }
+        Delivery { work, span, made, timing, hold }
     }
 
-    async fn keep(&self, work: &Work, made: &Transformed) -> Result<(), Failure> {
+    /// Keeps the changes of a piece of work that its transform cannot process.
+    pub(super) async fn keep(&self, work: &Work, made: &Transformed) -> Result<(), Failure> {
         let mut ward = self.ward.lock().await;
+        if made.failed.is_empty() {
+            if let Ok(in_a_row) = ward.transforms.after(made.asked, &[], usize::MAX) {
+                ward.transforms = in_a_row;
+            }
+            return Ok(());
+        }
         let limit = self.settings.quarantine.bounds.in_a_row;
         let in_a_row = ward.transforms.after(made.asked, &made.failed_at, limit).map_err(|_| {
             let last = made.failed.last().map_or("", |failed| &failed.failure.message);
@@ -163,8 +185,7 @@ impl Shared {
             Failure::new(FailureClass::Poison, "plugin-fails-in-a-row", message)
         })?;
         let entry = |failed: &crate::pipeline::ChangeFailure| {
-            let stage = QuarantineStage::Transform;
-            self.entry(made, work.advance.from, failed.change, stage, failed.failure.clone(), None)
+            self.entry(made, work.advance.from, (failed.change, false), failed.failure.clone(), None)
         };
         let entries: Vec<NewEntry> = made.failed.iter().map(entry).collect();
         self.store(&mut ward, &entries).await?;
@@ -172,13 +193,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Delivers documents, and keeps the changes of those that can never be taken. Gives their numbers.
+    /// Delivers documents, and keeps the changes of those that can never be taken. Gives these.
     pub(super) async fn deliver_around(
         &self,
         documents: &Documents,
         progress: Option<&Progress>,
         group: &Group,
-    ) -> Result<Vec<u32>, Failure> {
+    ) -> Result<Vec<Refused>, Failure> {
         let sink = &self.settings.sink;
         let (rejected, whole) = match sink.deliver(documents, progress).await {
             Ok(rejected) => (rejected, true),
@@ -197,11 +218,11 @@ impl Shared {
             let last = rejected.last().map_or("", |rejected| &rejected.failure.message);
             sink_at_fault(&format!("more than {limit} documents one after another"), last)
         })?;
-        let mut numbers = Vec::new();
+        let mut refused = Vec::new();
         let mut entries: Vec<NewEntry> = Vec::new();
         for Rejected { index, failure } in rejected {
-            let Some((number, entry)) = self.refused(documents, index, failure, group) else { continue };
-            numbers.push(number);
+            let Some((one, entry)) = self.refused(documents, index, failure, group) else { continue };
+            refused.push(one);
             // Several documents of one change come to one entry: the first is told.
             if entries.iter().all(|other| (&other.row, other.order) != (&entry.row, entry.order)) {
                 entries.push(entry);
@@ -217,17 +238,17 @@ impl Shared {
             let nothing = Documents::new(documents.entity.as_str(), documents.origin, documents.generation);
             sink.deliver(&nothing, Some(progress)).await?;
         }
-        Ok(numbers)
+        Ok(refused)
     }
 
-    /// The number of the change whose document was not taken, and its entry.
+    /// The document that was not taken, and its entry.
     fn refused(
         &self,
         documents: &Documents,
         index: usize,
         failure: Failure,
         group: &Group,
-    ) -> Option<(u32, NewEntry)> {
+    ) -> Option<(Refused, NewEntry)> {
         let number = documents.entries.get(index)?.change;
         let (member, change) = group.member(number)?;
         let limit = self.settings.quarantine.bounds.payload;
@@ -239,26 +260,29 @@ impl Shared {
                 if whole { kept.to_owned() } else { format!("{kept}…") }
             }),
         });
-        let stage = QuarantineStage::Delivery;
-        Some((number, self.entry(&member.made, member.handed, change, stage, failure, document)))
+        let old = document.as_ref().is_some_and(|document| {
+            let batch = &*member.made.batch;
+            let moved = moved_from(batch, &batch.changes[change as usize]);
+            document.body.is_none() && moved.as_deref() == Some(document.id.as_str())
+        });
+        let refused = Refused { change: number, old };
+        Some((refused, self.entry(&member.made, member.handed, (change, old), failure, document)))
     }
 
+    /// The entry of a change: of its row, or of the one whose key it moved away from (`old`).
     fn entry(
         &self,
         made: &Transformed,
         handed: Lsn,
-        index: u32,
-        stage: QuarantineStage,
+        (index, old): (u32, bool),
         failure: Failure,
         document: Option<RejectedDocument>,
     ) -> NewEntry {
         let batch = &*made.batch;
         let change = &batch.changes[index as usize];
         let order = LaneOrder::of(batch, change, made.generation, handed);
-        let deletes_old = document.as_ref().is_some_and(|document| {
-            document.body.is_none() && moved_from(batch, change).as_deref() == Some(document.id.as_str())
-        });
-        let row = if deletes_old { change.old } else { change.new.or(change.old) };
+        let row = if old { change.old } else { change.new.or(change.old) };
+        let stage = document.as_ref().map_or(QuarantineStage::Transform, |_| QuarantineStage::Delivery);
         let relation = batch.relation(change);
         let known = row.and_then(|row| document_id(relation, batch.row(row)));
         let text = |&at: &usize| {
@@ -297,20 +321,25 @@ impl Shared {
         settings.lease.hold().await;
         let stored = self
             .with_state(ward, async |store, client| {
-                store.quarantine(client, &settings.mapping, &settings.entity, entries, limit).await
+                let of = (settings.mapping.as_str(), &settings.entity);
+                store.quarantine(client, settings.quarantine.term, of, entries, limit).await
             })
             .await?;
-        let rows = stored.map_err(|QuarantineFull { others }| {
-            let message = format!(
-                "the quarantine of mapping {} has room for {limit} rows (its setting `quarantine_limit`), {others} are \
-                 in it and {} more have failed: mend the plugin, the rows or the sink, or drop entries (anabranch \
-                 quarantine drop), or raise the setting. The first: {}",
-                settings.mapping,
-                entries.len(),
-                entries.first().map_or("", |entry| &entry.reason),
-            );
-            Failure::new(FailureClass::Poison, "quarantine-full", message)
-        })?;
+        let rows = match stored {
+            Kept::Rows(rows) => rows,
+            Kept::Overtaken => return Err(overtaken()),
+            Kept::Full { others } => {
+                let message = format!(
+                    "the quarantine of mapping {} has room for {limit} rows (its setting `quarantine_limit`), \
+                     {others} are in it and {} more have failed: mend the plugin, the rows or the sink, or drop entries \
+                     (anabranch quarantine drop), or raise the setting. The first: {}",
+                    settings.mapping,
+                    entries.len(),
+                    entries.first().map_or("", |entry| &entry.reason),
+                );
+                return Err(Failure::new(FailureClass::Poison, "quarantine-full", message));
+            }
+        };
         entries.iter().for_each(|entry| ward.open.opened(entry.row.as_bytes(), entry.order));
         self.quarantined.store(rows as u64, Ordering::Release);
         for entry in entries {
@@ -354,19 +383,22 @@ impl Shared {
         if self.ward.lock().await.open.is_empty() {
             return;
         }
-        for Member { made, handed, purge, .. } in &group.pieces {
+        for Member { made, handed, purge, kept, .. } in &group.pieces {
             let release = async || {
                 let mut ward = self.ward.lock().await;
-                let passed =
-                    ward.open.passed(&made.batch, &made.selection, &made.left, made.generation, *handed);
+                let Transformed { batch, selection, left, generation, .. } = made;
+                let passed = ward.open.passed(batch, selection, left, kept, *generation, *handed);
                 if !passed.is_empty() {
                     self.store_release(&mut ward, &passed).await?;
                 }
                 if *purge && self.purges() {
-                    self.with_state(&mut ward, async |store, client| {
-                        store.release_before(client, &self.settings.mapping, made.generation).await
-                    })
-                    .await?;
+                    let LaneSettings { mapping, quarantine, .. } = &self.settings;
+                    let led = self.with_state(&mut ward, async |store, client| {
+                        store.release_before(client, quarantine.term, mapping, made.generation).await
+                    });
+                    if !led.await? {
+                        return Err(overtaken());
+                    }
                     self.reload(&mut ward).await?;
                 }
                 Ok(())
@@ -379,10 +411,13 @@ impl Shared {
         let named: Vec<(String, LaneOrder)> =
             passed.iter().map(|(row, order)| (String::from_utf8_lossy(row).into_owned(), *order)).collect();
         self.settings.lease.hold().await;
-        self.with_state(ward, async |store, client| {
-            store.release(client, &self.settings.mapping, &named).await
-        })
-        .await?;
+        let LaneSettings { mapping, quarantine, .. } = &self.settings;
+        let led = self.with_state(ward, async |store, client| {
+            store.release(client, quarantine.term, mapping, &named).await
+        });
+        if !led.await? {
+            return Err(overtaken());
+        }
         passed.iter().for_each(|(row, _)| ward.open.closed(row));
         self.quarantined.store(ward.open.len() as u64, Ordering::Release);
         Ok(())
@@ -428,24 +463,33 @@ impl Shared {
                 format!("the state schema does not take what goes into quarantine or out of it: {error}");
             Failure::new(FailureClass::Retry, "quarantine-state", message)
         };
-        let client = match ward.client.take().filter(|client| !client.is_closed()) {
-            Some(client) => client,
-            None => {
-                let connected = settings.connect.connect(Purpose::State).await;
-                connected.map_err(|error: postgres::Error| failed(error.to_string()))?
-            }
-        };
         let store = Store::new(settings.installation.as_str());
-        match tokio::time::timeout(ANSWER_LIMIT, ask(&store, &client)).await {
-            Ok(Ok(answer)) => {
+        // Taken out: whoever gives up in the middle leaves no session behind whose state is not known.
+        let held = ward.client.take().filter(|client| !client.is_closed());
+        let asked = async {
+            let client = match held {
+                Some(client) => client,
+                None => {
+                    let connected = settings.connect.connect(Purpose::State).await;
+                    connected.map_err(|error: postgres::Error| failed(error.to_string()))?
+                }
+            };
+            let answer = ask(&store, &client).await.map_err(|error| failed(error.to_string()))?;
+            Ok::<_, Failure>((answer, client))
+        };
+        match tokio::time::timeout(ANSWER_LIMIT, asked).await {
+            Ok(Ok((answer, client))) => {
                 ward.client = Some(client);
                 Ok(answer)
             }
-            // The session goes: what it was at is not known.
-            Ok(Err(error)) => Err(failed(error.to_string())),
+            Ok(Err(failure)) => Err(failure),
             Err(_) => Err(failed(format!("no answer within {ANSWER_LIMIT:?}"))),
         }
     }
+}
+
+fn taken<T>(cell: &Cell<Option<T>>) -> Option<T> {
+    cell.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 /// The document id of the key that an update moved away from.
@@ -456,6 +500,11 @@ fn moved_from(batch: &ChangeBatch, change: &Change) -> Option<String> {
     let known = push_document_id(relation, batch.row(old), &mut before);
     push_document_id(relation, batch.row(new), &mut after);
     (known && before != after).then(|| String::from_utf8(before).ok()).flatten()
+}
+
+fn overtaken() -> Failure {
+    let message = "another host leads, and this one keeps nothing in quarantine and lets nothing go any more";
+    Failure::new(FailureClass::Retry, "quarantine-leader", message)
 }
 
 fn sink_at_fault(how: &str, last: &str) -> Failure {

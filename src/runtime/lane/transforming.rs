@@ -37,6 +37,7 @@ pub(super) async fn transform_loop(
     let stop = shared.stop.clone();
     let work = async {
         let mut under_way = FuturesOrdered::new();
+        let mut numbers = 0_u64..;
         loop {
             tokio::select! {
                 biased;
@@ -51,15 +52,16 @@ pub(super) async fn transform_loop(
                         shared.let_drop(&work);
                         continue;
                     }
+                    let Some(turn) = numbers.next() else { return };
                     let live = work.batch.origin != Origin::Backfill;
                     if live && under_way.is_empty() && incoming.is_empty() {
                         // Nothing else to do: not a task of its own, for the sake of latency.
-                        let done = transformed(Arc::clone(&shared), work).await;
+                        let done = transformed(Arc::clone(&shared), work, turn).await;
                         if !shared.pass_on(Some(done), &deliveries).await {
                             return;
                         }
                     } else {
-                        let task = transformed(Arc::clone(&shared), work);
+                        let task = transformed(Arc::clone(&shared), work, turn);
                         let task = if live { tokio::spawn(task) } else { shared.settings.background.spawn(task) };
                         under_way.push_back(AbortOnDropHandle::new(task));
                     }
@@ -75,19 +77,19 @@ pub(super) async fn transform_loop(
     stop.run_until_cancelled(work).await;
 }
 
-async fn transformed(shared: Arc<Shared>, work: Work) -> Delivery {
+async fn transformed(shared: Arc<Shared>, work: Work, turn: u64) -> Delivery {
     let started = Instant::now();
     let (mapping, entity) = (&shared.settings.mapping, &shared.settings.entity);
     let backfill = work.batch.origin == Origin::Backfill;
     let span = telemetry::batch(mapping, entity, work.selection.len(), work.first_lsn(), backfill);
-    let attempts = shared.until_it_works(&work, Stage::Transform, || shared.transform(&work));
+    let attempts = shared.until_it_works(&work, Stage::Transform, || shared.transform(&work, Some(turn)));
     let made = attempts.instrument(telemetry::transform(&span)).await;
     let timing = Timing {
         transforming: started.elapsed(),
         documents: Load::of(&made.steps).documents() as u64,
         ..Timing::default()
     };
-    Delivery { work, span, made, timing }
+    Delivery { work, span, made, timing, hold: None }
 }
 
 /// What a task came to; its panic goes on here.
@@ -105,17 +107,37 @@ fn ended(done: Result<Delivery, JoinError>) -> Option<Delivery> {
 impl Shared {
     /// Hands a transformed piece of work on; false when nobody takes it any more.
     async fn pass_on(&self, done: Option<Delivery>, deliveries: &mpsc::Sender<Delivery>) -> bool {
-        let Some(delivery) = done else { return false };
+        let Some(mut delivery) = done else { return false };
         if self.is_stale(&delivery.work) {
             self.let_drop(&delivery.work);
+            self.turns.next();
             return true;
         }
-        deliveries.send(delivery).await.is_ok()
+        if !delivery.made.failed.is_empty() {
+            delivery.hold = Some(self.turns.hold());
+        }
+        let sent = deliveries.send(delivery).await.is_ok();
+        self.turns.next();
+        sent
     }
 
-    /// What the sink is to do, and what of the work has no documents.
-    pub(super) async fn transform(&self, work: &Work) -> Result<Transformed, Failure> {
-        let active = self.active.borrow().clone();
+    /// What to work with, which may have been replaced while its turn was waited for.
+    async fn active_at(&self, turn: Option<u64>) -> Arc<Active> {
+        loop {
+            let active = self.active.borrow().clone();
+            match turn {
+                Some(turn) if active.transform.keeps_state() && !self.turns.is(turn) => {
+                    self.turns.wait(turn).await;
+                }
+                _ => return active,
+            }
+        }
+    }
+
+    /// What the sink is to do, and what of the work has no documents. Where the transform keeps state, only once it is
+    /// the `turn` of the work; none: everything after it waits for this work.
+    pub(super) async fn transform(&self, work: &Work, turn: Option<u64>) -> Result<Transformed, Failure> {
+        let active = self.active_at(turn).await;
         let Active { transform, rules, secrets } = &*active;
         let mut made = Transformed::new(work, rules.generation, transform);
         if work.purge {
@@ -136,10 +158,11 @@ impl Shared {
                 Segment::Rows(rows) => {
                     let asked = guest_selection(&made.batch, &rows, rules);
                     let asking = ask(transform, &made.batch, &asked, &refused, quarantines);
-                    let outcomes = asking.await.map_err(|fault| secrets.clean(fault.to_failure()))?;
+                    let outcomes = asking.await.map_err(|fault| secrets.clean_failure(fault.to_failure()))?;
                     let batch = &made.batch;
-                    let named =
-                        |failed: ChangeFailure| name_row(secrets.clean(failed.failure), batch, failed.change);
+                    let named = |failed: ChangeFailure| {
+                        name_row(secrets.clean_failure(failed.failure), batch, failed.change)
+                    };
                     let failed = if quarantines {
                         let aside = assemble_around(batch, &rows, &outcomes, rules, &mut documents);
                         aside.map_err(named)?
@@ -150,9 +173,10 @@ impl Shared {
                     if notes_left {
                         made.left.extend(left(batch, &asked, &outcomes));
                     }
-                    let failed = failed
-                        .into_iter()
-                        .map(|failed| ChangeFailure { failure: secrets.clean(failed.failure), ..failed });
+                    let failed = failed.into_iter().map(|failed| ChangeFailure {
+                        failure: secrets.clean_failure(failed.failure),
+                        ..failed
+                    });
                     made.note(&asked, failed.collect());
                 }
                 Segment::Truncate(_) => {
