@@ -341,7 +341,7 @@ async fn writes_are_durable_before_their_documents_and_hold_up_no_other_mapping(
     // Whoever tries again does not have ever more sessions wait at the server.
     let waiting = "select count(*)::text from pg_stat_activity where datname = current_database() \
                    and application_name like '%/state' and wait_event_type = 'Lock'";
-    assert_eq!(scene.text(waiting).await, "1");
+    assert_eq!(scene.text(waiting).await, "1", "nor holds anybody up");
     other.batch_execute("rollback").await.unwrap();
     let last = answer(&scene, "a", 3).await["answer"].as_str().unwrap().to_owned();
     assert_eq!(kept(&scene).await[&("a".to_owned(), 1, "n".to_owned())], last);

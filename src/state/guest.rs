@@ -2,7 +2,7 @@
 
 use tokio_postgres::Client;
 
-use super::{StateError, Store, store::atomically};
+use super::{StateError, Store};
 
 /// A key, and what is under it from now on; none removes it.
 pub type GuestWrite = (String, Option<Vec<u8>>);
@@ -22,10 +22,7 @@ impl Store {
         inherits: bool,
     ) -> Result<Option<Vec<(String, Vec<u8>)>>, StateError> {
         let failed = StateError::query;
-        atomically(client, async {
-            if !self.leads(client, term).await? {
-                return Ok(None);
-            }
+        self.while_leading(client, term, async {
             let inherit = "update anabranch.guest_state set generation = $3 \
                            where installation = $1 and mapping = $2 and generation = \
                            (select max(generation) from anabranch.guest_state \
@@ -42,9 +39,34 @@ impl Store {
                          where installation = $1 and mapping = $2 and generation = $3";
             let rows = client.query(query, &[&self.installation, &mapping, &generation]).await;
             let rows = rows.map_err(failed("read a guest's state"))?;
-            Ok(Some(rows.into_iter().map(|row| (row.get(0), row.get(1))).collect()))
+            Ok(rows.into_iter().map(|row| (row.get(0), row.get(1))).collect())
         })
         .await
+    }
+
+    /// Does something in one transaction, unless another host leads by its end: then nothing was done.
+    ///
+    /// Who leads is asked last. What is done may wait for somebody, and meanwhile nothing of the installation may be
+    /// locked, which every mapping's progress is written to.
+    async fn while_leading<T>(
+        &self,
+        client: &Client,
+        term: i64,
+        statements: impl Future<Output = Result<T, StateError>>,
+    ) -> Result<Option<T>, StateError> {
+        let failed = StateError::query;
+        client.batch_execute("begin").await.map_err(failed("begin a transaction"))?;
+        let done = async {
+            let done = statements.await?;
+            // The next leader's term waits for this, or this finds it.
+            Ok(self.leads(client, term).await?.then_some(done))
+        };
+        let done: Result<Option<T>, StateError> = done.await;
+        let end = if matches!(done, Ok(Some(_))) { "commit" } else { "rollback" };
+        let ended = client.batch_execute(end).await.map_err(failed("end a transaction"));
+        // What went wrong first says more.
+        let done = done?;
+        ended.map(|()| done)
     }
 
     /// Writes what guests keep, all or nothing; whether this term still leads. Where another leads, nothing is written.
@@ -63,10 +85,7 @@ impl Store {
         let gone: Vec<&str> =
             writes.iter().filter(|(_, value)| value.is_none()).map(|(key, _)| key.as_str()).collect();
         let failed = StateError::query;
-        atomically(client, async {
-            if !self.leads(client, term).await? {
-                return Ok(false);
-            }
+        let written = self.while_leading(client, term, async {
             let put = "insert into anabranch.guest_state (installation, mapping, generation, key, value) \
                        select $1, $2, $3, * from unnest($4::text[], $5::bytea[]) \
                        on conflict (installation, mapping, generation, key) do update set value = excluded.value";
@@ -78,8 +97,8 @@ impl Store {
                 let removed = client.execute(remove, &[&self.installation, &mapping, &generation, &gone]).await;
                 removed.map_err(failed("remove from a guest's state"))?;
             }
-            Ok(true)
-        })
-        .await
+            Ok(())
+        });
+        Ok(written.await?.is_some())
     }
 }
