@@ -279,7 +279,7 @@ impl World {
             }
             match change.operation {
                 _ if stream => self.effect(number, &Event { old: None, ..event }, &mut sink),
-                Operation::Delete => drop(sink.remove(&event.row)),
+                Operation::Delete => drop(sink.remove(&(entry(index, row(index)).0[0] - b'0'))),
                 _ => drop(sink.insert(event.row, number)),
             }
         }
@@ -328,7 +328,8 @@ impl World {
             Step::Read(row, kill) => {
                 let there = self.rows(self.at).get(&row).copied();
                 // A row that is gone is deleted, whatever its last change was.
-                let last = self.log[..self.at].iter().rposition(|event| event.row == row);
+                let last =
+                    self.log[..self.at].iter().rposition(|event| event.row == row || event.old == Some(row));
                 let (Some(last), operation) = (last, there.map_or(Operation::Delete, |_| Operation::Read))
                 else {
                     return;
