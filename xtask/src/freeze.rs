@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
@@ -112,7 +112,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn is_interface(path: &PathBuf) -> bool {
+fn is_interface(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "wit")
 }
 
