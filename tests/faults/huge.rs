@@ -238,7 +238,8 @@ async fn rows_after_a_large_transaction_follow_the_columns_that_were_published_m
     writer.batch_execute("commit").await.unwrap();
     world.execute("update public.products set name = name || '?' where id < 60").await;
     world.check().await;
-    assert_eq!(metric(&mut world, from, "streamed_transactions_total").await.unwrap(), 1.0);
+    // A small one too, where it is the largest when the server's memory for all is full.
+    assert!(metric(&mut world, from, "streamed_transactions_total").await.unwrap() >= 1.0);
     assert!(!world.host.log().contains("the term ended"), "{}", world.host.log_tail());
     world.terminate();
 }
