@@ -231,10 +231,7 @@ impl Store {
                      <= (excluded.generation, excluded.commit_lsn, excluded.sequence)";
         let written: Vec<Written<'_>> = latest.iter().map(|entry| Written::of(entry)).collect();
         let written = json("write entries of the quarantine", &written)?;
-        atomically(client, async {
-            if !self.leads(client, term).await? {
-                return Ok(Kept::Overtaken);
-            }
+        let kept = self.led(client, term, async {
             let row = client.query_one(count, &[&self.installation, &mapping, &rows]).await;
             let row = row.map_err(StateError::query("count the quarantine"))?;
             let others = usize::try_from(row.get::<_, i64>(0)).unwrap_or(usize::MAX);
@@ -247,6 +244,23 @@ impl Store {
                 .map_err(StateError::query("keep what cannot be processed"))?;
             self.notify(client).await?;
             Ok(Kept::Rows(others + rows.len()))
+        });
+        Ok(kept.await?.unwrap_or(Kept::Overtaken))
+    }
+
+    /// Does something in one transaction, where `term` leads: until its end no other one begins. Nothing, where another
+    /// leads.
+    async fn led<T>(
+        &self,
+        client: &Client,
+        term: i64,
+        statements: impl Future<Output = Result<T, StateError>>,
+    ) -> Result<Option<T>, StateError> {
+        atomically(client, async {
+            if !self.leads(client, term).await? {
+                return Ok(None);
+            }
+            statements.await.map(Some)
         })
         .await
     }
@@ -273,17 +287,14 @@ impl Store {
             })
             .collect();
         let passed = json("write rows of the quarantine", &passed)?;
-        atomically(client, async {
-            if !self.leads(client, term).await? {
-                return Ok(false);
-            }
+        let released = self.led(client, term, async {
             client
                 .execute(query, &[&self.installation, &mapping, &passed])
                 .await
                 .map_err(StateError::query("release from the quarantine"))?;
-            self.notify(client).await.map(|()| true)
-        })
-        .await
+            self.notify(client).await
+        });
+        Ok(released.await?.is_some())
     }
 
     /// Lets go of the entries of generations before this one, while `term` leads: the destination was emptied for it,
@@ -297,17 +308,14 @@ impl Store {
     ) -> Result<bool, StateError> {
         let query = "delete from anabranch.quarantine \
                      where installation = $1 and mapping = $2 and generation < $3";
-        atomically(client, async {
-            if !self.leads(client, term).await? {
-                return Ok(false);
-            }
+        let released = self.led(client, term, async {
             client
                 .execute(query, &[&self.installation, &mapping, &generation])
                 .await
                 .map_err(StateError::query("release an older generation from the quarantine"))?;
-            self.notify(client).await.map(|()| true)
-        })
-        .await
+            self.notify(client).await
+        });
+        Ok(released.await?.is_some())
     }
 
     /// The rows that have an entry, by mapping.
