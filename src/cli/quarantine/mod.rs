@@ -59,11 +59,26 @@ impl FilterArguments {
             code: self.code.clone(),
         }
     }
+}
 
-    /// The same, for what changes something: all entries are meant only where that is said.
-    fn chosen(&self, ids: &[i64], all: bool) -> Result<QuarantineFilter, UsageError> {
-        let filter = self.filter(ids);
-        if filter == QuarantineFilter::default() && !all {
+/// Which entries are meant, for what changes something.
+#[derive(Debug, clap::Args)]
+struct ChosenArguments {
+    #[command(flatten)]
+    filter: FilterArguments,
+    /// Numbers of entries.
+    #[arg(value_name = "ENTRY")]
+    entries: Vec<i64>,
+    /// All of them.
+    #[arg(long)]
+    all: bool,
+}
+
+impl ChosenArguments {
+    /// All entries are meant only where that is said.
+    fn filter(&self) -> Result<QuarantineFilter, UsageError> {
+        let filter = self.filter.filter(&self.entries);
+        if filter == QuarantineFilter::default() && !self.all {
             let message = "no entry is named: give numbers, --mapping, --table, --key or --code, or --all";
             return Err(UsageError(message.to_owned()));
         }
@@ -87,13 +102,7 @@ struct DropArguments {
     #[command(flatten)]
     source: SourceArguments,
     #[command(flatten)]
-    filter: FilterArguments,
-    /// Numbers of entries.
-    #[arg(value_name = "ENTRY")]
-    entries: Vec<i64>,
-    /// All of them.
-    #[arg(long)]
-    all: bool,
+    chosen: ChosenArguments,
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
@@ -178,11 +187,11 @@ struct DropShape {
 }
 
 fn drop_entries(context: &Context, arguments: &DropArguments) -> anyhow::Result<Exit> {
-    let filter = arguments.filter.chosen(&arguments.entries, arguments.all)?;
+    let filter = arguments.chosen.filter()?;
     let shape = with_control(context, &arguments.source, async |control| {
         Ok(DropShape { dropped: control.drop_quarantined(&filter).await? })
     })?;
-    let missing = missing(&arguments.entries, &shape.dropped);
+    let missing = missing(&arguments.chosen.entries, &shape.dropped);
     context.output.result(&shape, |shape| {
         let mut lines = vec![match shape.dropped.len() as u64 {
             0 => "nothing was dropped".to_owned(),
@@ -205,12 +214,15 @@ mod tests {
 
     #[test]
     fn everything_is_meant_only_where_that_is_said() {
-        let none = FilterArguments { mapping: None, table: None, key: None, code: None };
-        assert!(none.chosen(&[], false).is_err());
-        assert!(none.chosen(&[], true).is_ok());
-        assert!(none.chosen(&[7], false).is_ok());
-        let one = FilterArguments { key: Some("7".to_owned()), ..none };
-        assert!(one.chosen(&[], false).is_ok());
+        let chosen = |key: Option<&str>, entries: &[i64], all| {
+            let key = key.map(str::to_owned);
+            let filter = FilterArguments { mapping: None, table: None, key, code: None };
+            ChosenArguments { filter, entries: entries.to_vec(), all }.filter()
+        };
+        assert!(chosen(None, &[], false).is_err());
+        assert!(chosen(None, &[], true).is_ok());
+        assert!(chosen(None, &[7], false).is_ok());
+        assert!(chosen(Some("7"), &[], false).is_ok());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::control::{Control, EntryShape, Replayed};
 
 use super::{
     super::{Context, Exit, limit, output, source::SourceArguments},
-    FilterArguments, missing, table,
+    ChosenArguments, missing, table,
 };
 
 #[derive(Debug, clap::Args)]
@@ -16,13 +16,7 @@ pub(super) struct Arguments {
     #[command(flatten)]
     source: SourceArguments,
     #[command(flatten)]
-    filter: FilterArguments,
-    /// Numbers of entries.
-    #[arg(value_name = "ENTRY")]
-    entries: Vec<i64>,
-    /// All of them.
-    #[arg(long)]
-    all: bool,
+    chosen: ChosenArguments,
     /// Wait until the rows were read, and tell what became of them.
     #[arg(long)]
     wait: bool,
@@ -53,7 +47,7 @@ struct WaitedShape {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
-    let filter = arguments.filter.chosen(&arguments.entries, arguments.all)?;
+    let filter = arguments.chosen.filter()?;
     let (connect, installation) = arguments.source.resolve(context)?;
     let shape = context.block_on(async {
         let mut control = Control::connect(&connect, installation).await?;
@@ -78,7 +72,7 @@ async fn ask(
 ) -> anyhow::Result<Shape> {
     let replayed = control.replay(filter).await?;
     let found: Vec<i64> = replayed.asked.iter().chain(&replayed.without_key).copied().collect();
-    let missing = missing(&arguments.entries, &found);
+    let missing = missing(&arguments.chosen.entries, &found);
     let mut shape = Shape { replayed, missing, waited: None };
     if arguments.wait {
         let standing = control.replay_wait(&shape.replayed.asked, arguments.timeout).await?;
