@@ -28,6 +28,7 @@ const LAYERS: &[(&str, u8)] = &[
 /// Arrows beside the layers: where from (a path prefix), which room, why.
 const ARROWS: &[(&str, &str, &str)] = &[
     ("sink/plugin", "plugin", "a sink that is written as a guest runs in the plugin room's engine"),
+    ("sink/http", "plugin::tls", "requests over HTTP trust the same authorities, whoever makes them"),
     ("backfill/", "pgoutput::text", "snapshot rows are decoded by the stream's one value decoder"),
     ("pipeline/", "pgoutput::text", "values are encoded for guests by the one value encoder"),
     ("control/", "state", "what is asked for is rows of the state schema, and what is told is read from it"),

@@ -28,6 +28,7 @@ mod load;
 pub mod new;
 mod pool;
 mod sink;
+pub(crate) mod tls;
 mod transform;
 pub mod watch;
 

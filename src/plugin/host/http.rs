@@ -35,13 +35,13 @@ use super::{
     address::is_private,
     log::{Level, Line, LogGate, clean},
     services::Meter,
-    tls,
 };
 use crate::{
     model::{Lsn, Revision},
     plugin::{
         grants::{Capability, HttpGrant, Origin, header_name, header_value},
         limits::size,
+        tls,
     },
 };
 

@@ -7,4 +7,3 @@ pub(super) mod http;
 pub(super) mod log;
 mod memory;
 pub mod services;
-mod tls;

@@ -1,7 +1,7 @@
 //! Where requests go and what carries them: the URL, the headers, TLS. Everything here knows secrets and
 //! shows none.
 
-use std::{fmt, fs, path::Path, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
@@ -10,13 +10,9 @@ use reqwest::{
     header::{HeaderMap, HeaderName, HeaderValue},
     redirect,
 };
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, pem::PemObject as _},
-};
 
 use super::HttpSettings;
-use crate::model::Secret;
+use crate::{model::Secret, plugin::tls};
 
 const PLACEHOLDER: &str = "{destination}";
 /// What may stand in a path segment and in a query as it is (RFC 3986, "unreserved").
@@ -113,7 +109,7 @@ pub(super) fn headers(settings: &HttpSettings) -> Result<HeaderMap, String> {
 /// Makes the client. Reads certificate files: call it where blocking is allowed.
 pub(super) fn make(settings: &HttpSettings, https: bool) -> Result<Client, String> {
     Client::builder()
-        .tls_backend_preconfigured(tls(settings.ca_file.as_deref(), https)?)
+        .tls_backend_preconfigured(tls::client(settings.ca_file.as_deref(), https)?)
         .redirect(redirect::Policy::none())
         .retry(reqwest::retry::never())
         .timeout(settings.timeout)
@@ -122,36 +118,6 @@ pub(super) fn make(settings: &HttpSettings, https: bool) -> Result<Client, Strin
         .user_agent(concat!("anabranch/", env!("CARGO_PKG_VERSION")))
         .build()
         .map_err(|error| format!("no HTTP client: {}", error.without_url()))
-}
-
-fn tls(ca_file: Option<&Path>, https: bool) -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    match ca_file {
-        Some(path) => {
-            let wrong = |what: String| format!("`ca_file` {}: {what}", path.display());
-            let pem = fs::read(path).map_err(|error| wrong(error.to_string()))?;
-            for certificate in CertificateDer::pem_slice_iter(&pem) {
-                let certificate = certificate.map_err(|error| wrong(format!("not PEM: {error}")))?;
-                roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
-            }
-            if roots.is_empty() {
-                return Err(wrong(
-                    "there is no certificate in it; it needs `BEGIN CERTIFICATE` blocks".to_owned(),
-                ));
-            }
-        }
-        None if https => {
-            let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            if added == 0 {
-                return Err("this system has no certificate authorities; install them (`ca-certificates`) or set `ca_file`".to_owned());
-            }
-        }
-        None => {}
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let versions = versions.map_err(|error| format!("TLS: {error}"))?;
-    Ok(versions.with_root_certificates(roots).with_no_client_auth())
 }
 
 /// Takes configured secrets out of texts that others wrote: a receiver may echo what it was sent.

@@ -1,4 +1,4 @@
-//! TLS of requests that guests make.
+//! TLS of requests over HTTP: those that guests make, and those of the sink that is built in.
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -7,8 +7,12 @@ use rustls::{
     pki_types::{CertificateDer, pem::PemObject as _},
 };
 
-/// A client's side of TLS, which trusts the authorities of a file, or those of the system.
-pub(super) fn client(ca_file: Option<&Path>, needed: bool) -> Result<ClientConfig, String> {
+/// A client's side of TLS, which trusts the authorities of a file, or those of the system, which have to be there where
+/// they are `needed`.
+///
+/// # Errors
+/// No authority, in a sentence that names the setting.
+pub(crate) fn client(ca_file: Option<&Path>, needed: bool) -> Result<ClientConfig, String> {
     let mut roots = RootCertStore::empty();
     match ca_file {
         Some(path) => {
