@@ -17,25 +17,9 @@ use testkit::{
     wait_until,
 };
 
-use super::world::{BINARY, LATE, PRODUCTS, SOON, TWO_MAPPINGS, World, lines, order_summary, product_search};
-
-/// One mapping whose every delivery is a line.
-const ECHO: &str = r#"
-[sink.log]
-kind = "jsonl"
-path = "echo.jsonl"
-
-[[map]]
-name = "echo"
-table = "public.products"
-transform = "echo-json"
-sink = "log"
-destination = "echo"
-"#;
-
-fn echo(version: &str) -> Guest {
-    Guest::new("plugins/fixtures/echo-json").version(version)
-}
+use super::world::{
+    BINARY, ECHO, LATE, PRODUCTS, SOON, TWO_MAPPINGS, World, echo, lines, order_summary, product_search,
+};
 
 /// The component of a guest.
 fn component(guest: &Guest) -> Vec<u8> {

@@ -23,35 +23,18 @@ use testkit::{
 };
 use tokio::task::JoinHandle;
 
-use super::world::{BINARY, PRODUCTS, SOON, TWO_MAPPINGS, World, lines, order_summary, product_search};
+use super::world::{
+    BINARY, ECHO, PRODUCTS, SOON, TWO_MAPPINGS, World, echo, lines, order_summary, product_search,
+};
 
 const ROWS: u64 = 2_000;
-
-/// A third mapping, whose deliveries can be counted line by line.
-const ECHO: &str = r#"
-[sink.log]
-kind = "jsonl"
-path = "echo.jsonl"
-
-[[map]]
-name = "echo"
-table = "public.products"
-transform = "echo-json"
-sink = "log"
-destination = "echo"
-
-[backfill]
-chunk_size = 200
-"#;
-
-fn echo(version: &str) -> Guest {
-    Guest::new("plugins/fixtures/echo-json").version(version)
-}
 
 async fn three_mappings() -> World {
     let database = shared().unwrap().create_database().await.unwrap();
     let rows = Size { products: ROWS, orders: ROWS, customers: 0 };
-    let world = World::new(&database.url, rows, &format!("{TWO_MAPPINGS}{ECHO}")).await;
+    let world =
+        World::new(&database.url, rows, &format!("{TWO_MAPPINGS}{ECHO}\n[backfill]\nchunk_size = 200\n"))
+            .await;
     world.install("product-search", &product_search("1.0.0"));
     world.install("order-summary", &order_summary("1.0.0"));
     world.install("echo-json", &echo("1.0.0"));

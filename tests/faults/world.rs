@@ -30,6 +30,25 @@ pub const BINARY: &str = env!("CARGO_BIN_EXE_anabranch");
 pub const PRODUCTS: &str = "public.products";
 pub const ORDERS: &str = "public.orders";
 
+/// A mapping of the products whose deliveries can be counted line by line.
+pub const ECHO: &str = r#"
+[sink.log]
+kind = "jsonl"
+path = "echo.jsonl"
+
+[[map]]
+name = "echo"
+table = "public.products"
+transform = "echo-json"
+sink = "log"
+destination = "echo"
+"#;
+
+/// Its transform.
+pub fn echo(version: &str) -> Guest {
+    Guest::new("plugins/fixtures/echo-json").version(version)
+}
+
 /// Two mappings into one SQLite file, as a user would write them.
 pub const TWO_MAPPINGS: &str = r#"
 [sink.search]
