@@ -17,7 +17,7 @@ pub(super) fn component(mut module: Vec<u8>) -> Result<Vec<u8>, String> {
         embed_component_metadata(module, &resolve, world, StringEncoding::UTF8)
             .map_err(|problem| format!("{problem:#}"))
     };
-    described(&mut module, world(wit::WORLD)?)?;
+    described(&mut module, world("transform-plugin")?)?;
     let mut stub = wasi_stub::module();
     described(&mut stub, world("wasi-stub")?)?;
     let encoded = ComponentEncoder::default()
