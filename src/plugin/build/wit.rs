@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeSet, fmt::Write as _, fs, io, path::Path};
 
+use wasmparser::{Parser, Payload};
 use wit_parser::{PackageId, Resolve, SourceMap};
 
 use crate::plugin::grants::Capability;
@@ -25,6 +26,9 @@ const WASI: [(&str, &str); 3] = [
     ("clocks", include_str!("../../../plugins/sdk-rust/wit/clocks/clocks.wit")),
     ("http", include_str!("../../../plugins/sdk-rust/wit/http/http.wit")),
 ];
+
+/// How WASI is called for a tool that takes everything of that name for itself; as long as its own name.
+pub(super) const STAND_IN: &str = "pass";
 
 /// What one guest asks for and offers beside what every plugin does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -76,6 +80,42 @@ impl World {
             fs::write(package.join("package.wit"), text.replace("wasi:", &format!("{wasi}:")))
         })
     }
+}
+
+/// The capability that an interface belongs to, if it needs one; an error if no plugin gets it.
+pub(super) fn capability(interface: &str) -> Result<Option<Capability>, ()> {
+    let ours = interface.strip_prefix("anabranch:plugin/").and_then(|rest| rest.strip_suffix("@1.0.0"));
+    match ours {
+        Some("log" | "config" | "types") => Ok(None),
+        Some(name) => Capability::of_ours(name).map(Some).ok_or(()),
+        None => Capability::of_wasi(interface).map(Some).ok_or(()),
+    }
+}
+
+/// A component whose imports of WASI have that name again, in place of [`STAND_IN`].
+pub(super) fn renamed(mut component: Vec<u8>) -> Result<Vec<u8>, String> {
+    let prefix = format!("{STAND_IN}:");
+    let (mut places, mut depth) = (Vec::new(), 0);
+    for payload in Parser::new(0).parse_all(&component) {
+        match payload.map_err(|problem| problem.to_string())? {
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => depth += 1,
+            Payload::End(_) => depth -= 1,
+            Payload::ComponentImportSection(imports) if depth == 0 => {
+                for import in imports {
+                    let name = import.map_err(|problem| problem.to_string())?.name.name;
+                    if name.starts_with(&prefix) {
+                        places.push(name.as_ptr().addr() - component.as_ptr().addr());
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+    for at in places {
+        let part = component.get_mut(at..at + prefix.len()).ok_or("an import is cut")?;
+        part.copy_from_slice(b"wasi:");
+    }
+    Ok(component)
 }
 
 /// Parses it and what SDKs use of WASI, with further worlds of the same package.
@@ -156,6 +196,20 @@ mod tests {
             }
             assert_eq!(imports.len(), 10, "{imports:?}");
             assert_eq!(exports, ours(&["describe", "sink", "purge"]));
+        }
+    }
+
+    #[test]
+    fn interfaces_belong_to_capabilities() {
+        for (interface, expected) in [
+            ("anabranch:plugin/log@1.0.0", Ok(None)),
+            ("anabranch:plugin/query@1.0.0", Ok(Some(Capability::Query))),
+            ("wasi:http/outgoing-handler@0.2.0", Ok(Some(Capability::Http))),
+            ("anabranch:plugin/query@2.0.0", Err(())),
+            ("anabranch:plugin/mail@1.0.0", Err(())),
+            ("wasi:filesystem/types@0.2.0", Err(())),
+        ] {
+            assert_eq!(capability(interface), expected, "{interface}");
         }
     }
 
