@@ -63,7 +63,8 @@ export function send(request) {
   if (native.respond === null) {
     throw Failure.fatal("http-denied", "no request is answered here: say how with `setHttp` of anabranch-sdk/testing");
   }
-  const { status = 200, headers = {}, body = "" } = native.respond(request);
+  const sent = Object.fromEntries(request.headers.map(([name, value]) => [name, new TextDecoder().decode(value)]));
+  const { status = 200, headers = {}, body = "" } = native.respond({ ...request, headers: sent });
   const bytes = (value) => (typeof value === "string" ? new TextEncoder().encode(value) : value);
   const named = Object.entries(headers).map(([name, value]) => [name.toLowerCase(), bytes(value)]);
   return { status, headers: named, body: bytes(body) };
