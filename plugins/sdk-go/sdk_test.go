@@ -88,7 +88,7 @@ func TestAValueOfAnotherTypeIsPoison(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, read[0].Failure.Message, "the column a is an integer where an integer of 16 bits is read")
-	expect(t, *read[1].Failure, Failure{ClassPoison, "column", "the column b is NULL where text is read"})
+	expect(t, *read[1].Failure, Failure{Class: ClassPoison, Code: "column", Message: "the column b is NULL where text is read"})
 	expect(t, read[2].Text(), "7")
 	_, failure = plugin.run(request(`b`, `a`, []any{"x", int64(7)}), nil)
 	expect(t, failure.Code, "columns")
