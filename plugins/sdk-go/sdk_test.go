@@ -298,3 +298,15 @@ func TestDescribe(t *testing.T) {
 	expect(t, strings.HasPrefix(said, `{"name":"p","version":"1.0.0","kind":"transform","encoding":"msgpack",`+
 		`"tables":["public.t"],"columns":["what","flag","number",`), true)
 }
+
+func TestAKeyMayHaveAComma(t *testing.T) {
+	document, err := appendJSON(nil, struct {
+		Plain int `json:"plain"`
+		Comma int `key:"weight, net"`
+		Dash  int `key:"-"`
+		Quote int `key:"a\"b" json:"other,omitempty"`
+		Left  int `json:"-"`
+	}{1, 2, 3, 0, 5})
+	expect(t, string(document), `{"plain":1,"weight, net":2,"-":3,"a\"b":0}`)
+	expect(t, err, nil)
+}
