@@ -38,21 +38,31 @@ const SETTINGS = {
   logOverride: { "import-is-undefined": "silent" },
 };
 
+/** Interfaces of the host are no files. Those of WASI get another name: what has that name, componentize-js stubs. */
+const hostInterfaces = (standIn) => ({
+  name: "host-interfaces",
+  setup({ onResolve }) {
+    onResolve({ filter: /^(anabranch|wasi):/ }, ({ path }) => ({
+      path: path.replace(/^wasi:/, `${standIn}:`), external: true,
+    }));
+  },
+});
+
 /** One module of the project. In a component, the SDK's functions of the host are the host's own. */
-async function bundle(esbuild, contents, conditions) {
+async function bundle(esbuild, contents, conditions, standIn) {
   const { outputFiles, metafile } = await esbuild.build({
     ...SETTINGS,
     stdin: { contents, resolveDir: process.cwd(), sourcefile: "component.js" },
     conditions,
-    external: ["anabranch:*", "wasi:*"],
+    plugins: [hostInterfaces(standIn)],
   });
   return { source: outputFiles[0].text, metafile };
 }
 
 /** The plugin as it stands in its module, which runs here as its tests run it. */
-async function definition(esbuild, { entry, work }) {
+async function definition(esbuild, { entry, work, stand_in: standIn }) {
   const path = join(work, "definition.mjs");
-  const { source } = await bundle(esbuild, `export * from ${JSON.stringify(`./${entry}`)};`, []);
+  const { source } = await bundle(esbuild, `export * from ${JSON.stringify(`./${entry}`)};`, [], standIn);
   await writeFile(path, source);
   const { plugin } = await import(pathToFileURL(path));
   return plugin;
@@ -83,7 +93,7 @@ async function prepare(esbuild, task) {
     import * as project from ${JSON.stringify(`./${entry}`)};
     const names = ${JSON.stringify({ name, version, demanded })};
     export const { describe, ${exports.join(", ")} } = component(project.plugin, names, { log, config });
-  `, ["anabranch-component"]);
+  `, ["anabranch-component"], task.stand_in);
   await mkdir(join(task.work, "js"));
   await writeFile(join(task.work, "js", "plugin.js"), source);
   answer({ prepared: { exports, imports: imports(metafile) } });

@@ -37,6 +37,8 @@ struct Task<'a> {
     demanded: Option<String>,
     wit: PathBuf,
     world: &'a str,
+    /// The name of WASI in the meantime.
+    stand_in: &'a str,
     /// A folder for what comes between.
     work: &'a Path,
     output: PathBuf,
@@ -95,17 +97,20 @@ pub(super) fn build(options: &BuildOptions, manifest: &Path) -> Result<Made, Bui
         demanded: demanded_version(options),
         wit: interface.clone(),
         world: wit::WORLD,
+        stand_in: wit::STAND_IN,
         work: work.path(),
         output: output.clone(),
     };
     let failed = || BuildError::Failed { tool: "componentize-js", project: options.project.clone() };
     let Some(Answer::Prepared(prepared)) = run_node(options, project, &task)? else { return Err(failed()) };
     let world = world(options, prepared)?;
-    world.write(&interface, "wasi").map_err(BuildError::io(&interface))?;
+    world.write(&interface).map_err(BuildError::io(&interface))?;
     let Some(Answer::Built) = run_node(options, project, &Task { step: Step::Componentize, ..task })? else {
         return Err(failed());
     };
     let component = fs::read(&output).map_err(BuildError::io(&output))?;
+    let component = wit::renamed(component)
+        .map_err(|problem| BuildError::NoComponent { project: options.project.clone(), problem })?;
     // The scope of `@acme/name` is no part of a file's name.
     let file = name.rsplit('/').next().unwrap_or(&name).to_owned();
     Ok(Made { name: file, component })
@@ -136,6 +141,7 @@ fn entry(manifest: &Path, project: &Path, package: &Package) -> Result<String, B
 fn world(options: &BuildOptions, prepared: Prepared) -> Result<wit::World, BuildError> {
     let mut world = wit::World { exports: prepared.exports, ..wit::World::default() };
     for Import { path, from } in prepared.imports {
+        let path = wit::real_name(&path);
         match wit::capability(&path) {
             Ok(capability) => world.capabilities.extend(capability),
             Err(()) => {

@@ -87,7 +87,7 @@ pub(super) fn build(options: &BuildOptions, manifest: &Path) -> Result<Made, Bui
     let capabilities = looked.uses.iter().filter_map(|name| Capability::named(name)).collect();
     let world = wit::World { exports: looked.exports, capabilities };
     let interface = work.path().join("wit");
-    world.write(&interface, wit::STAND_IN).map_err(BuildError::io(&interface))?;
+    world.write(&interface).map_err(BuildError::io(&interface))?;
     let main = work.path().join(format!("{MODULE}.py"));
     let demanded = demanded_version(options);
     fs::write(&main, text(&project, &module, demanded, &looked.uses)).map_err(BuildError::io(&main))?;

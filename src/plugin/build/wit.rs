@@ -27,7 +27,8 @@ const WASI: [(&str, &str); 3] = [
     ("http", include_str!("../../../plugins/sdk-rust/wit/http/http.wit")),
 ];
 
-/// How WASI is called for a tool that takes everything of that name for itself; as long as its own name.
+/// How WASI is called for the tools of JavaScript and Python, which make stubs of everything of that name; as long as its own,
+/// which the component gets back ([`renamed`]).
 pub(super) const STAND_IN: &str = "pass";
 
 /// What one guest asks for and offers beside what every plugin does.
@@ -40,9 +41,8 @@ pub(super) struct World {
 }
 
 impl World {
-    /// As WIT, in the package of the interface; with the interfaces of `wasi:http` under another namespace than `wasi` if that
-    /// is wanted.
-    fn text(&self, wasi: &str) -> String {
+    /// As WIT, in the package of the interface.
+    fn text(&self) -> String {
         let mut text = format!("package anabranch:plugin@1.0.0;\n\nworld {WORLD} {{\n");
         let mut line = |words: &str, name: &str| {
             let _ = writeln!(text, "    {words} {name};");
@@ -52,8 +52,8 @@ impl World {
         for capability in &self.capabilities {
             match capability {
                 Capability::Http => {
-                    line("import", &format!("{wasi}:http/types@0.2.0"));
-                    line("import", &format!("{wasi}:http/outgoing-handler@0.2.0"));
+                    line("import", &format!("{STAND_IN}:http/types@0.2.0"));
+                    line("import", &format!("{STAND_IN}:http/outgoing-handler@0.2.0"));
                 }
                 Capability::Query | Capability::State | Capability::Metrics => {
                     line("import", capability.as_str());
@@ -65,20 +65,27 @@ impl World {
         text + "}\n"
     }
 
-    /// Writes the interface with this world into a folder, which is made. What is of WASI is named `wasi`, or something else for
-    /// a tool that keeps that name for itself.
-    pub(super) fn write(&self, folder: &Path, wasi: &str) -> io::Result<()> {
+    /// Writes the interface with this world into a folder, which is made; see [`STAND_IN`].
+    pub(super) fn write(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder)?;
         FILES.iter().try_for_each(|(name, text)| fs::write(folder.join(name), text))?;
-        fs::write(folder.join("guest.wit"), self.text(wasi))?;
+        fs::write(folder.join("guest.wit"), self.text())?;
         if !self.capabilities.contains(&Capability::Http) {
             return Ok(());
         }
         WASI.iter().try_for_each(|(name, text)| {
             let package = folder.join("deps").join(name);
             fs::create_dir_all(&package)?;
-            fs::write(package.join("package.wit"), text.replace("wasi:", &format!("{wasi}:")))
+            fs::write(package.join("package.wit"), text.replace("wasi:", &format!("{STAND_IN}:")))
         })
+    }
+}
+
+/// The name of an interface, where [`STAND_IN`] stands for WASI's.
+pub(super) fn real_name(interface: &str) -> String {
+    match interface.strip_prefix(STAND_IN) {
+        Some(rest) if rest.starts_with(':') => format!("wasi{rest}"),
+        _ => interface.to_owned(),
     }
 }
 
@@ -138,6 +145,10 @@ fn push(resolve: &mut Resolve, files: &[(&str, &str)]) -> Result<PackageId, Stri
 
 #[cfg(test)]
 mod tests {
+    use wasm_encoder::{
+        Component, ComponentImportSection, ComponentTypeRef, ComponentTypeSection, InstanceType,
+    };
+
     use super::*;
 
     /// A file that was forgotten here would be missing for everybody but Rust.
@@ -155,9 +166,9 @@ mod tests {
     }
 
     /// The names that a world in a folder imports and exports, as a tool reads them.
-    fn names(world: &World, wasi: &str) -> (Vec<String>, Vec<String>) {
+    fn names(world: &World) -> (Vec<String>, Vec<String>) {
         let folder = tempfile::tempdir().unwrap();
-        world.write(folder.path(), wasi).unwrap();
+        world.write(folder.path()).unwrap();
         let mut resolve = Resolve::default();
         let (package, _) = resolve.push_path(folder.path()).unwrap();
         let id = resolve.select_world(&[package], Some(WORLD)).unwrap();
@@ -174,29 +185,46 @@ mod tests {
             names.iter().map(|name| format!("anabranch:plugin/{name}@1.0.0")).collect()
         };
         let plain = World { exports: vec!["transform".to_owned()], ..World::default() };
-        let (imports, exports) = names(&plain, "wasi");
+        let (imports, exports) = names(&plain);
         assert_eq!(imports, ours(&["log", "config", "types"]));
         assert_eq!(exports, ours(&["describe", "transform"]));
         let capabilities = [Capability::Http, Capability::State].into();
         let sink = World { exports: vec!["sink".to_owned(), "purge".to_owned()], capabilities };
-        for wasi in ["wasi", "pass"] {
-            let (imports, exports) = names(&sink, wasi);
-            for name in ours(&["log", "config", "types", "state"]).into_iter().chain(
-                [
-                    "io/error",
-                    "io/poll",
-                    "io/streams",
-                    "http/types",
-                    "http/outgoing-handler",
-                    "clocks/monotonic-clock",
-                ]
-                .map(|name| format!("{wasi}:{name}@0.2.0")),
-            ) {
-                assert!(imports.contains(&name), "{name}: {imports:?}");
-            }
-            assert_eq!(imports.len(), 10, "{imports:?}");
-            assert_eq!(exports, ours(&["describe", "sink", "purge"]));
+        let (imports, exports) = names(&sink);
+        let parts = [
+            "io/error",
+            "io/poll",
+            "io/streams",
+            "http/types",
+            "http/outgoing-handler",
+            "clocks/monotonic-clock",
+        ];
+        let wasi = parts.map(|name| format!("{STAND_IN}:{name}@0.2.0"));
+        for name in ours(&["log", "config", "types", "state"]).into_iter().chain(wasi) {
+            assert!(imports.contains(&name), "{name}: {imports:?}");
         }
+        assert_eq!(imports.len(), 10, "{imports:?}");
+        assert_eq!(exports, ours(&["describe", "sink", "purge"]));
+    }
+
+    #[test]
+    fn wasi_has_its_name_in_the_end() {
+        let import = |name: &str| {
+            let mut component = Component::new();
+            let mut types = ComponentTypeSection::new();
+            types.instance(&InstanceType::new());
+            component.section(&types);
+            let mut imports = ComponentImportSection::new();
+            imports.import(name, ComponentTypeRef::Instance(0));
+            imports.import("anabranch:plugin/log@1.0.0", ComponentTypeRef::Instance(0));
+            component.section(&imports);
+            component.finish()
+        };
+        let made = renamed(import("pass:http/types@0.2.0")).unwrap();
+        assert_eq!(made, import("wasi:http/types@0.2.0"));
+        assert_eq!(real_name("pass:http/types@0.2.0"), "wasi:http/types@0.2.0");
+        assert_eq!(real_name("passage:http/types@0.2.0"), "passage:http/types@0.2.0");
+        assert!(renamed(made[..made.len() - 3].to_vec()).is_err());
     }
 
     #[test]
