@@ -38,8 +38,12 @@ fn a_guest_asks_for_what_its_source_uses() {
     for (place, expected) in capable.chain(plain) {
         let path = guests::build(BINARY, &Guest::new(&place)).unwrap();
         let inspection = serde_json::to_value(host.inspect(&path).unwrap()).unwrap();
-        let mut asked: Vec<_> =
-            inspection["capabilities"].as_array().unwrap().iter().map(|asked| asked["name"].clone()).collect();
+        let mut asked: Vec<_> = inspection["capabilities"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|asked| asked["name"].clone())
+            .collect();
         asked.sort_by_key(Value::to_string);
         assert_eq!(Value::from(asked), expected, "{place}");
     }
@@ -65,7 +69,11 @@ fn asked(server: &Receiver) -> Vec<(&'static str, String, Result<Value, &'static
         ("get", server.url("/gone"), Ok(json!({ "status": 404, "answer": "" }))),
         ("get", server.url("/large"), Ok(json!({ "status": 200, "answer": "x".repeat(300_000) }))),
         ("get", server.url("/close"), Err("http-failed: ")),
-        ("get", "http://127.0.0.1:1/".to_owned(), Err("http-denied: requests to http://127.0.0.1:1 are not granted")),
+        (
+            "get",
+            "http://127.0.0.1:1/".to_owned(),
+            Err("http-denied: requests to http://127.0.0.1:1 are not granted"),
+        ),
         ("get", "no url".to_owned(), Err("http-failed: `no url` is no URL")),
         ("say", "nothing".to_owned(), answer("say nothing")),
     ]
@@ -86,7 +94,8 @@ async fn every_language_uses_what_it_is_granted() {
     })
     .await;
     let names: Vec<_> = languages().into_iter().map(|language| format!("capable-{language}")).collect();
-    let mut maps = "[http]\nlisten = \"127.0.0.1:0\"\n[sink.out]\nkind = \"sqlite\"\npath = \"out.db\"\n".to_owned();
+    let mut maps =
+        "[http]\nlisten = \"127.0.0.1:0\"\n[sink.out]\nkind = \"sqlite\"\npath = \"out.db\"\n".to_owned();
     let mut grants = String::new();
     for name in &names {
         scene.plugin(name, &Guest::new(format!("plugins/fixtures/{name}")));
@@ -111,7 +120,10 @@ async fn every_language_uses_what_it_is_granted() {
     assert_eq!(check.status.success(), names.is_empty(), "{text}");
     for name in &names {
         let words = format!("{name} 1.0.0 asks for http, query, state and metrics");
-        assert!(text.contains(&words) && text.contains(&format!("[plugins.{name}.grants] http = ")), "{text}");
+        assert!(
+            text.contains(&words) && text.contains(&format!("[plugins.{name}.grants] http = ")),
+            "{text}"
+        );
     }
 
     scene.config(&format!("{grants}{maps}"));
@@ -129,7 +141,8 @@ async fn every_language_uses_what_it_is_granted() {
             match expected {
                 Ok(expected) => assert!(document == *expected, "{name}, {ask} {arg}: {document}"),
                 Err(words) => {
-                    let error = document["error"].as_str().unwrap_or_else(|| panic!("{name}, {arg}: {document}"));
+                    let error =
+                        document["error"].as_str().unwrap_or_else(|| panic!("{name}, {arg}: {document}"));
                     assert!(error.starts_with(words), "{name}, {ask} {arg}: {error}");
                 }
             }

@@ -12,11 +12,11 @@ mod measure;
 mod projects;
 mod sinks;
 
+#[path = "../support/receiver.rs"]
+mod receiver;
 #[allow(dead_code, reason = "shared with the tests of the plugin room")]
 #[path = "../plugin/rows.rs"]
 mod rows;
-#[path = "../support/receiver.rs"]
-mod receiver;
 #[path = "../scene/mod.rs"]
 mod scene;
 #[path = "../http/web.rs"]

@@ -52,7 +52,8 @@ impl Kept {
 
     fn of(&self, destination: &str) -> BTreeMap<String, Value> {
         let prefix = format!("/{destination}/");
-        let of = |(place, body): (&String, &Value)| Some((place.strip_prefix(&prefix)?.to_owned(), body.clone()));
+        let of =
+            |(place, body): (&String, &Value)| Some((place.strip_prefix(&prefix)?.to_owned(), body.clone()));
         self.documents.iter().filter_map(of).collect()
     }
 }
@@ -117,7 +118,8 @@ async fn sinks_in_every_language_deliver_refuse_and_purge() {
     settled(&scene, &want).await;
     let query = "select coalesce(string_agg(concat_ws(' ', mapping, row_id, stage, code), ', ' order by mapping), '') \
                  from anabranch.quarantine";
-    let refused = names.iter().map(|name| format!("{name} 2 delivery refused")).collect::<Vec<_>>().join(", ");
+    let refused =
+        names.iter().map(|name| format!("{name} 2 delivery refused")).collect::<Vec<_>>().join(", ");
     wait_until("what was refused to be kept", SOON, async || Ok(scene.text(query).await == refused))
         .await
         .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));

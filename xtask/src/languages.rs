@@ -24,7 +24,9 @@ pub(crate) fn test(language: Language) -> Result<String> {
         };
         let printed = run(command.current_dir(&project))?;
         // In C each test is a program, which counts its own.
-        let counts = printed.lines().filter_map(|line| line.strip_prefix(counted)?.split(' ').next()?.parse().ok());
+        let counts = printed
+            .lines()
+            .filter_map(|line| line.strip_prefix(counted)?.split(' ').next()?.parse::<u32>().ok());
         let count: u32 = counts.sum();
         // A folder whose tests are not found would pass for ever.
         if count == 0 {

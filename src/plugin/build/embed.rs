@@ -77,7 +77,8 @@ fn exports(module: &[u8]) -> Result<BTreeSet<String>, String> {
 
 /// `sink` of `anabranch:plugin/sink@1.0.0#open`.
 fn interface(export: &str) -> Option<&str> {
-    let (interface, version) = export.split_once('#')?.0.strip_prefix("anabranch:plugin/")?.split_once('@')?;
+    let (interface, version) =
+        export.split_once('#')?.0.strip_prefix("anabranch:plugin/")?.split_once('@')?;
     (version == "1.0.0").then_some(interface)
 }
 
@@ -190,7 +191,8 @@ mod tests {
             (&[mark("anabranch_exports_sink")], &["sink"]),
             (&[mark("anabranch_exports_sink"), mark("anabranch_exports_purge")], &["purge", "sink"]),
         ] {
-            let mut expected: Vec<_> = exports.iter().map(|name| format!("anabranch:plugin/{name}@1.0.0")).collect();
+            let mut expected: Vec<_> =
+                exports.iter().map(|name| format!("anabranch:plugin/{name}@1.0.0")).collect();
             expected.insert(0, "anabranch:plugin/describe@1.0.0".to_owned());
             assert_eq!(shape(marks, &all).exports, expected, "{marks:?}");
         }
