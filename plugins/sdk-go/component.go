@@ -24,8 +24,8 @@ var held [][]byte
 
 //go:wasmexport cabi_realloc
 func cabiRealloc(old unsafe.Pointer, oldSize, alignment, size uint32) unsafe.Pointer {
-	// Nothing of this interface is a list that grows; what Go allocates is aligned by its size, which is enough.
-	memory := make([]byte, max(size, 1))
+	// Nothing of this interface is a list that grows. Go aligns what it allocates by its size.
+	memory := make([]byte, max((size+alignment-1)/alignment*alignment, alignment))
 	held = append(held, memory)
 	return unsafe.Pointer(unsafe.SliceData(memory))
 }

@@ -1,6 +1,9 @@
 //! What a host offers beside rows, used from other languages: questions to the source, a store, numbers, requests. One guest
 //! a language does all of it, in the whole host; a guest asks for what its source uses, and for nothing else.
 
+use std::fs;
+
+use anabranch::{model::PluginKind, plugin::artifact::judge};
 use serde_json::{Value, json};
 use testkit::{
     guests::{self, Guest, Language, language_tools},
@@ -8,7 +11,7 @@ use testkit::{
 };
 
 use crate::{
-    documents::{BINARY, host, samples},
+    documents::{BINARY, samples},
     receiver::{Receiver, Reply},
     scene::{SOON, Scene},
     web::Web,
@@ -19,10 +22,10 @@ const TABLE: &str = "create table public.things (id int primary key, ask text no
 /// The languages that this machine can build, as fixtures are named after them.
 pub fn languages() -> Vec<&'static str> {
     let all = [
-        (Language::JavaScript, "js"),
-        (Language::Python, "python"),
         (Language::C, "c"),
         (Language::Go, "go"),
+        (Language::JavaScript, "js"),
+        (Language::Python, "python"),
     ];
     let possible = all.into_iter().filter(|(language, _)| language_tools(*language).unwrap().is_some());
     possible.map(|(_, name)| name).collect()
@@ -30,27 +33,24 @@ pub fn languages() -> Vec<&'static str> {
 
 /// The settings of a plugin that takes its time.
 pub fn patient(plugin: &str) -> String {
-    format!("[plugins.{plugin}]\nmemory_limit = \"128MiB\"\ncall_deadline = \"20s\"\n")
+    format!("[plugins.{plugin}]\nmemory_limit = \"128MiB\"\ncall_deadline = \"60s\"\n")
 }
 
 #[test]
 fn a_guest_asks_for_what_its_source_uses() {
-    let host = host();
-    let capable = languages().into_iter().map(|language| {
-        (format!("plugins/fixtures/capable-{language}"), json!(["http", "metrics", "query", "state"]))
-    });
-    let plain = samples().into_iter().map(|(_, place)| (place.to_owned(), json!([])));
-    for (place, expected) in capable.chain(plain) {
+    let of = |kind: &str, asked: &'static [&'static str]| {
+        let place = |language: &str| (format!("plugins/fixtures/{kind}-{language}"), asked);
+        languages().into_iter().map(place).collect::<Vec<_>>()
+    };
+    let plain = samples().into_iter().map(|(_, place)| (place.to_owned(), &[][..]));
+    let used = [of("capable", &["http", "query", "state", "metrics"]), of("shelf", &["http"])];
+    for (place, expected) in used.into_iter().flatten().chain(plain) {
         let path = guests::build(BINARY, &Guest::new(&place)).unwrap();
-        let inspection = serde_json::to_value(host.inspect(&path).unwrap()).unwrap();
-        let mut asked: Vec<_> = inspection["capabilities"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|asked| asked["name"].clone())
-            .collect();
-        asked.sort_by_key(Value::to_string);
-        assert_eq!(Value::from(asked), expected, "{place}");
+        let shape = judge(&fs::read(path).unwrap()).unwrap();
+        let asked: Vec<_> = shape.capabilities.iter().map(|capability| capability.as_str()).collect();
+        assert_eq!(asked, expected, "{place}");
+        let is_sink = shape.kind == PluginKind::Sink;
+        assert_eq!((is_sink, shape.exports_optional("purge")), (place.contains("shelf"), is_sink), "{place}");
     }
 }
 
@@ -108,7 +108,7 @@ async fn every_language_uses_what_it_is_granted() {
             "[[map]]\nname = \"{name}\"\ntable = \"public.things\"\ntransform = \"{name}\"\ndestination = \"{name}\"\n"
         );
         grants += &format!(
-            "{}[plugins.{name}.grants]\nquery = true\nstate = true\nmetrics = true\nhttp = [\"{origin}\"]\n\
+            "{}[plugins.{name}.grants]\nquery = true\nquery_timeout = \"30s\"\nstate = true\nmetrics = true\nhttp = [\"{origin}\"]\n\
              private_addresses = true\nheaders = {{ \"{origin}\" = {{ x-granted = \"granted\" }} }}\n",
             patient(name),
             origin = server.url("")

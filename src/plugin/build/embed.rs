@@ -172,10 +172,13 @@ mod tests {
     fn what_a_module_imports_is_what_it_asks_for() {
         let query = ("anabranch:plugin/query@1.0.0", "query");
         assert_eq!(shape(&[query], TRANSFORM).capabilities, [Capability::Query].into());
-        let count = ("anabranch:plugin/state@1.0.0", "delete");
+        let delete = ("anabranch:plugin/state@1.0.0", "delete");
+        let both = shape(&[query, delete], TRANSFORM).capabilities;
+        assert_eq!(both, [Capability::Query, Capability::State].into());
+        let count = ("anabranch:plugin/state@1.0.0", "set");
         // It has another signature than the interface says.
         let problem = component(linked(&[count], TRANSFORM)).unwrap_err();
-        assert!(problem.contains("anabranch:plugin/state@1.0.0::delete"), "{problem}");
+        assert!(problem.contains("anabranch:plugin/state@1.0.0::set"), "{problem}");
         let problem = component(linked(&[("anabranch:plugin/mail@1.0.0", "send")], TRANSFORM)).unwrap_err();
         assert!(problem.contains("anabranch:plugin/mail@1.0.0"), "{problem}");
     }
