@@ -60,7 +60,8 @@ pub(super) fn build(options: &BuildOptions, manifest: &Path) -> Result<Made, Bui
         .tempdir()
         .map_err(BuildError::io(&env::temp_dir()))?;
     let interface = work.path().join("wit");
-    wit::write(&interface).map_err(BuildError::io(&interface))?;
+    let world = wit::World { exports: vec!["transform".to_owned()], ..wit::World::default() };
+    world.write(&interface, "wasi").map_err(BuildError::io(&interface))?;
     let main = work.path().join(format!("{MODULE}.py"));
     fs::write(&main, text(&project, &module, demanded_version(options))).map_err(BuildError::io(&main))?;
     let output = work.path().join("component.wasm");

@@ -81,14 +81,23 @@ const C: &[(&str, &str)] = files!(
     "anabranch-sdk/",
     [
         "anabranch.h",
+        "anabranch_http.h",
+        "anabranch_sink.h",
         "anabranch_testing.h",
         "batch.c",
         "component.c",
+        "component_host.c",
+        "component_http.c",
         "internal.h",
         "json.c",
         "memory.c",
         "msgpack.c",
+        "query.c",
+        "sink.c",
         "testing.c",
+        "testing_host.c",
+        "testing_internal.h",
+        "testing_sink.c",
     ]
 );
 
@@ -98,15 +107,23 @@ const GO: &[(&str, &str)] = files!(
     [
         "batch.go",
         "component.go",
+        "component_host.go",
+        "component_http.go",
         "failure.go",
         "go.mod",
         "host.go",
         "host_native.go",
+        "http.go",
         "json.go",
+        "metrics.go",
         "msgpack.go",
         "plugin.go",
+        "query.go",
         "row.go",
+        "sink.go",
+        "state.go",
         "testing.go",
+        "testing_sink.go",
         "types.go",
     ]
 );
