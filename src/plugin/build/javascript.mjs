@@ -1,7 +1,8 @@
 // From a JavaScript or TypeScript project to a component. `anabranch plugin build` runs this in the project's folder,
 // twice, with one argument, the task (see javascript.rs); the last line of standard output is the answer.
+import { existsSync } from "node:fs";
 import { mkdir, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { delimiter, join } from "node:path";
 import { pathToFileURL } from "node:url";
 
 const NODE = 20;
@@ -113,6 +114,12 @@ async function prepare(esbuild, task) {
   answer({ prepared: { exports, imports: imports(metafile) } });
 }
 
+/** The `weval` that is installed, if one is; componentize-js fetches it otherwise. */
+function weval() {
+  const places = (process.env.PATH ?? "").split(delimiter).map((folder) => join(folder, "weval"));
+  return places.find((file) => existsSync(file));
+}
+
 /** Second step: the component, of the world that was made for it. */
 async function componentize(componentizer, task) {
   const { component } = await componentizer.componentize({
@@ -121,6 +128,8 @@ async function componentize(componentizer, task) {
     worldName: task.world,
     // Each of them would import WASI, also in a plugin that does not ask for it.
     disableFeatures: ["random", "stdio", "clocks", "http", "fetch-event"],
+    enableAot: task.aot,
+    wevalBin: task.aot ? weval() : undefined,
   });
   await writeFile(task.output, component);
   answer("built");

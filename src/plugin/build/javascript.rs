@@ -24,6 +24,17 @@ struct Package {
     name: Option<String>,
     version: Option<String>,
     main: Option<String>,
+    #[serde(default)]
+    anabranch: Settings,
+}
+
+/// What package.json says to `plugin build`.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Settings {
+    /// The functions of the bundle are compiled to WebAssembly (by weval), not interpreted.
+    #[serde(default)]
+    aot: bool,
 }
 
 /// What the driver is told.
@@ -39,6 +50,7 @@ struct Task<'a> {
     world: &'a str,
     /// The name of WASI in the meantime.
     stand_in: &'a str,
+    aot: bool,
     /// A folder for what comes between.
     work: &'a Path,
     output: PathBuf,
@@ -98,6 +110,7 @@ pub(super) fn build(options: &BuildOptions, manifest: &Path) -> Result<Made, Bui
         wit: interface.clone(),
         world: wit::WORLD,
         stand_in: wit::STAND_IN,
+        aot: package.anabranch.aot,
         work: work.path(),
         output: output.clone(),
     };
@@ -178,5 +191,24 @@ fn run_node(options: &BuildOptions, project: &Path, task: &Task<'_>) -> Result<O
             Err(BuildError::Tools { project: options.project.clone(), problem })
         }
         answer => Ok(answer.filter(|_| output.status.success())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_nobody_knows_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = folder.path().join("package.json");
+        let read = |text: &str| {
+            fs::write(&manifest, text).unwrap();
+            read(&manifest).map(|(_, package)| package.anabranch.aot)
+        };
+        assert!(!read(r#"{"name": "a"}"#).unwrap());
+        assert!(read(r#"{"name": "a", "anabranch": {"aot": true}}"#).unwrap());
+        let refused = read(r#"{"name": "a", "anabranch": {"aott": true}}"#).unwrap_err().to_string();
+        assert!(refused.contains("package.json") && refused.contains("`aott`"), "{refused}");
     }
 }
