@@ -21,14 +21,19 @@ const TABLE: &str = "create table public.things (id int primary key, ask text no
 
 /// The languages that this machine can build, as fixtures are named after them.
 pub fn languages() -> Vec<&'static str> {
-    let all = [(Language::C, "c"), (Language::Go, "go")];
+    let all = [
+        (Language::C, "c"),
+        (Language::Go, "go"),
+        (Language::JavaScript, "js"),
+        (Language::Python, "python"),
+    ];
     let possible = all.into_iter().filter(|(language, _)| language_tools(*language).unwrap().is_some());
     possible.map(|(_, name)| name).collect()
 }
 
 /// The settings of a plugin that takes its time.
 pub fn patient(plugin: &str) -> String {
-    format!("[plugins.{plugin}]\nmemory_limit = \"128MiB\"\ncall_deadline = \"20s\"\n")
+    format!("[plugins.{plugin}]\nmemory_limit = \"128MiB\"\ncall_deadline = \"60s\"\n")
 }
 
 #[test]
@@ -103,7 +108,7 @@ async fn every_language_uses_what_it_is_granted() {
             "[[map]]\nname = \"{name}\"\ntable = \"public.things\"\ntransform = \"{name}\"\ndestination = \"{name}\"\n"
         );
         grants += &format!(
-            "{}[plugins.{name}.grants]\nquery = true\nstate = true\nmetrics = true\nhttp = [\"{origin}\"]\n\
+            "{}[plugins.{name}.grants]\nquery = true\nquery_timeout = \"30s\"\nstate = true\nmetrics = true\nhttp = [\"{origin}\"]\n\
              private_addresses = true\nheaders = {{ \"{origin}\" = {{ x-granted = \"granted\" }} }}\n",
             patient(name),
             origin = server.url("")

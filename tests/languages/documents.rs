@@ -43,20 +43,24 @@ pub fn load_file(host: &PluginHost, path: &Path) -> Plugin {
     host.load_blocking(path).unwrap_or_else(|error| panic!("{error}"))
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn every_language_makes_the_same_documents() {
+/// Its documents of the golden rows are those of the golden case.
+pub async fn agrees(name: &str, plugin: &Plugin) {
     let cases = cases(&repository().join("plugins/golden")).unwrap();
     let [case] = cases.as_slice() else { panic!("{cases:?}") };
     let rows = &case.rows;
     let count = u32::try_from(rows.names.len()).unwrap();
     assert!(count > 15);
+    assert_eq!(plugin.revision().to_string(), format!("{name} 1.0.0"));
+    let transform = plugin.transform(&rows.relation().name, rows.settings.clone());
+    let answers = answers(&transform, &rows.batch, 0..count).await;
+    let answers = answers.unwrap_or_else(|fault| panic!("{name}: {fault}"));
+    assert_eq!(case.mismatches(&answers), [], "{name}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_language_makes_the_same_documents() {
     let host = host();
     for (name, place) in samples() {
-        let plugin = load(&host, place);
-        assert_eq!(plugin.revision().to_string(), format!("{name} 1.0.0"));
-        let transform = plugin.transform(&rows.relation().name, rows.settings.clone());
-        let answers = answers(&transform, &rows.batch, 0..count).await;
-        let answers = answers.unwrap_or_else(|fault| panic!("{name}: {fault}"));
-        assert_eq!(case.mismatches(&answers), [], "{name}");
+        agrees(name, &load(&host, place)).await;
     }
 }

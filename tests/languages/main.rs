@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![allow(unreachable_pub)]
 
+mod ahead;
 mod capabilities;
 mod documents;
 mod failures;

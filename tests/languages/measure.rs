@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     path::Path,
+    process::Command,
     time::{Duration, Instant},
 };
 
@@ -14,6 +15,7 @@ use anabranch::{
 use testkit::guests::{self, Guest};
 
 use crate::{
+    ahead,
     documents::samples,
     rows::{all, batch, product, products},
 };
@@ -82,8 +84,11 @@ async fn what_each_language_costs() {
     println!(
         "| | component | first load | from the cache | first call | batch 1 | 100 | 1000 | least memory |"
     );
-    for (name, place) in samples() {
-        let file = guests::build(BINARY, &Guest::new(place)).unwrap();
+    let built =
+        samples().into_iter().map(|(name, place)| (name, guests::build(BINARY, &Guest::new(place)).unwrap()));
+    let weval = Command::new("weval").arg("--version").output().is_ok();
+    let ahead = weval.then(|| ("product-search-js, ahead of time", ahead::build()));
+    for (name, file) in built.chain(ahead) {
         let size = fs::metadata(&file).unwrap().len();
         let cache = tempfile::tempdir().unwrap();
         let (cold, _) = load(cache.path(), &file);
