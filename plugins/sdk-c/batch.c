@@ -313,8 +313,7 @@ static bool read_change(ab_reader *reader, ab_change *change)
 static bool read_columns(ab_reader *reader)
 {
 	uint32_t count;
-	/* Each takes a byte at least: a number that is too large is no reason to take memory. */
-	if (!ab_read_array(reader, &count) || count > (size_t)(reader->end - reader->at))
+	if (!ab_read_array(reader, &count))
 		return false;
 	if (count > room) {
 		free(batch.names);

@@ -164,7 +164,8 @@ void ab_read_skip(ab_reader *reader)
 static bool container(ab_reader *reader, ab_type type, uint32_t *count)
 {
 	ab_value value = head(reader);
-	if (value.type != type)
+	/* Each item takes a byte at least: nobody counts to a number that is damaged. */
+	if (value.type != type || value.count > (size_t)(reader->end - reader->at))
 		reader->bad = true;
 	*count = reader->bad ? 0 : value.count;
 	return !reader->bad;

@@ -51,8 +51,7 @@ bool ab_next_set(ab_answers *answers, ab_rows *rows)
 	ab_reader reader = {answers->at, answers->end, false};
 	uint32_t elements;
 	uint32_t columns;
-	if (!ab_read_array(&reader, &elements) || elements < 2 || !ab_read_array(&reader, &columns) ||
-	    columns > (size_t)(reader.end - reader.at))
+	if (!ab_read_array(&reader, &elements) || elements < 2 || !ab_read_array(&reader, &columns))
 		return none(answers, rows);
 	ab_str *names = ab_alloc(columns * sizeof *names);
 	for (uint32_t at = 0; at < columns; at++)

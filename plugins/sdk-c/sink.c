@@ -184,8 +184,7 @@ static bool read_document(ab_reader *reader, const ab_str *destinations, uint32_
 static bool read_documents(ab_reader *reader, const ab_str *destinations, uint32_t count, ab_delivery *delivery)
 {
 	uint32_t documents;
-	/* Each takes a byte at least: a number that is too large is no reason to take memory. */
-	if (!ab_read_array(reader, &documents) || documents > (size_t)(reader->end - reader->at))
+	if (!ab_read_array(reader, &documents))
 		return false;
 	ab_document_in *all = ab_alloc(documents * sizeof *all);
 	for (uint32_t at = 0; at < documents; at++)
@@ -219,7 +218,7 @@ static bool read_delivery(ab_reader *reader, ab_delivery *delivery, uint64_t *ve
 		} else if (ab_str_is(key, "generation")) {
 			delivery->generation = (int64_t)ab_read_unsigned(reader);
 		} else if (ab_str_is(key, "destinations")) {
-			if (!ab_read_array(reader, &count) || count > (size_t)(reader->end - reader->at))
+			if (!ab_read_array(reader, &count))
 				return false;
 			destinations = ab_alloc(count * sizeof *destinations);
 			for (uint32_t at = 0; at < count; at++)

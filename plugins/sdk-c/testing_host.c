@@ -63,7 +63,11 @@ void ab_test_query(ab_test *test, ab_test_source *source)
 
 void ab_test_head(ab_test_table *table, const char *const *columns)
 {
-	table->columns = columns;
+	/* A list that stands in a function is gone when that returns. */
+	size_t count = 1;
+	while (columns[count - 1] != NULL)
+		count += 1;
+	table->columns = memcpy(ab_alloc(count * sizeof *columns), columns, count * sizeof *columns);
 }
 
 void ab_test_row(ab_test_table *table, const ab_value *row, size_t columns)
