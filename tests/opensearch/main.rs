@@ -1,6 +1,6 @@
 //! The sink for OpenSearch and Elasticsearch, in the whole: against a stand-in of the documented protocol on a real port,
 //! and against a real server where `OPENSEARCH_URL` names one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
 mod generations;
 #[path = "../support/receiver.rs"]
