@@ -231,7 +231,7 @@ impl Store {
         mapping: &str,
         building: Option<&Place>,
     ) -> Result<(), StateError> {
-        let query = "update anabranch.mapping set building = $3, purge = purge and $3 is null, updated_at = now() \
+        let query = "update anabranch.mapping set building = $3::text, purge = purge and $3::text is null, updated_at = now() \
                      where installation = $1 and name = $2";
         client
             .execute(query, &[&self.installation, &mapping, &building.map(Place::as_str)])

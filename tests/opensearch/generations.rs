@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use testkit::{shop::insert_products, wait_until};
 
 use crate::{
@@ -52,14 +52,10 @@ impl World {
     /// Waits until readers see the generation.
     async fn done(&self, generation: i64) {
         wait_until("the generation to be seen", SOON, async || {
-            let status = self.scene.host.status()?;
-            let mappings = status["mappings"].as_array().into_iter().flatten();
-            let done = |mapping: &Value| {
-                mapping["generation"] == generation
-                    && mapping["built"] == generation
-                    && mapping["building"].is_null()
-            };
-            Ok(mappings.filter(|mapping| mapping["name"] == "search").any(done))
+            let query = "select count(*) from anabranch.mapping where name = 'search' and generation = $1 \
+                         and built = $1 and building is null";
+            let done = self.scene.client.query_one(query, &[&generation]).await;
+            Ok(done.is_ok_and(|row| row.get::<_, i64>(0) == 1))
         })
         .await
         .unwrap_or_else(|error| panic!("{error:#}\n{}", self.scene.host.log_tail()));

@@ -40,8 +40,8 @@ fn configure(scene: &mut Scene, url: &str, header: &str, prefix: &str, (settings
         format!("headers = {{ \"{url}\" = {{ {header} }} }}\n")
     };
     scene.config(&format!(
-        "[plugins.opensearch-sink]\ncall_deadline = \"20s\"\n\
-         [plugins.opensearch-sink.grants]\nhttp = [\"{url}\"]\nprivate_addresses = true\n{headers}\
+        "[plugins.opensearch-sink]\ncall_deadline = \"60s\"\n\
+         [plugins.opensearch-sink.grants]\nhttp = [\"{url}\"]\nprivate_addresses = true\nhttp_timeout = \"15s\"\n{headers}\
          [sink.search]\nkind = \"plugin\"\nplugin = \"opensearch-sink\"\n\
          config = {{ url = \"{url}\", index_prefix = \"{prefix}\", max_bytes = 20000{settings} }}\n\
          [[map]]\nname = \"search\"\ntransform = \"product-search\"\nsink = \"search\"\n\
