@@ -1,9 +1,9 @@
 /*
- * Write transforms for Anabranch in C (C11).
+ * Write transforms for Anabranch in C (C11); for sinks, see anabranch_sink.h.
  *
  * A plugin declares itself with AB_PLUGIN and answers one change of a row at a time; `anabranch plugin build` makes a
- * component of it, and anabranch_test.h runs it natively. Everything that a transform is given, and what it gets from
- * `ab_alloc` and `ab_config`, lives until it returns: nothing is freed by hand.
+ * component of it, and anabranch_testing.h runs it natively. Everything that a transform is given, and what it gets from
+ * `ab_alloc`, `ab_config` and the capabilities, lives until it returns: nothing is freed by hand.
  *
  * Mistakes are sticky, as in stdio: a getter that finds no value of its type, and a document that is no JSON, make the
  * change fail whatever the transform returns, so that nothing has to be checked in between.
@@ -100,6 +100,13 @@ typedef enum ab_class {
 	AB_FATAL,  /* nothing can work as things are configured or written */
 } ab_class;
 
+/* Why something could not be done. Its texts live as long as what the call that gave it gives. */
+typedef struct ab_failure {
+	ab_class failure_class;
+	ab_str code;    /* a short stable word */
+	ab_str message; /* for people */
+} ab_failure;
+
 /* What becomes of a change. */
 typedef enum ab_outcome {
 	AB_EMIT,   /* the documents that were begun with `ab_document` */
@@ -149,6 +156,8 @@ ab_str ab_json_text(ab_change *change, size_t column);
 ab_outcome ab_fail(ab_change *change, ab_class failure_class, const char *code, const char *message);
 ab_outcome ab_failf(ab_change *change, ab_class failure_class, const char *code, const char *format, ...)
 	AB_PRINTF(4, 5);
+/* The same with a failure that a capability gave. */
+ab_outcome ab_fail_as(ab_change *change, const ab_failure *failure);
 /* Whether the change has failed already. */
 bool ab_has_failed(const ab_change *change);
 
@@ -196,9 +205,83 @@ void *ab_alloc(size_t size);
 /* A formatted text in such memory. */
 ab_str ab_format(const char *format, ...) AB_PRINTF(1, 2);
 
+/* ---- capabilities ----
+ *
+ * A plugin asks for those that it calls, and gets those that `[plugins.<name>.grants]` of the config gives; requests over
+ * HTTP are in anabranch_http.h. Each gives whether it worked; if not, `failure` (which may be NULL) says why. What a capability
+ * gives lives until the transform returns.
+ */
+
+/* Questions to the source (`query = true`): one SELECT, VALUES or WITH … SELECT, whose names have their schema. */
+typedef struct ab_statement {
+	ab_str sql;
+	/* `sets` times `width` texts, set after set, for $1, $2, …; `data` is NULL for NULL. */
+	const ab_str *parameters;
+	size_t width;
+	size_t sets; /* times that it runs: 1 also for a statement without parameters */
+} ab_statement;
+
+/* Answers, one for each set of each statement. */
+typedef struct ab_answers {
+	const uint8_t *at;
+	const uint8_t *end;
+	uint32_t sets; /* that are left */
+} ab_answers;
+
+/* The rows of one set of parameters. */
+typedef struct ab_rows {
+	size_t columns;
+	const ab_str *names;
+	uint32_t left;
+	ab_items items;
+	ab_value *row; /* as many values as columns; those of the next row take their place */
+} ab_rows;
+
+/* Asks all of them in one snapshot, which sees the changes of the batch: better once for many rows than once a row. */
+bool ab_query(const ab_statement *statements, size_t count, ab_answers *answers, ab_failure *failure);
+/* The next answer; false after the last. */
+bool ab_next_set(ab_answers *answers, ab_rows *rows);
+/* The next row; false after the last. */
+bool ab_next_row(ab_rows *rows);
+/* Asks one statement with one set of parameters: `ab_select("select …", AB_PARAMETERS(a, b), &rows, &failure)`. */
+bool ab_select(const char *sql, const ab_str *parameters, size_t width, ab_rows *rows, ab_failure *failure);
+#define AB_PARAMETERS(...) (const ab_str[]){__VA_ARGS__}, sizeof((const ab_str[]){__VA_ARGS__}) / sizeof(ab_str)
+#define AB_NO_PARAMETERS NULL, 0
+
+/* A small store of the mapping's generation (`state = true`). What a call writes is durable before its documents are
+   delivered; a batch that is sent again may meet its own earlier writes. `data` is NULL where there is no value. */
+bool ab_state_get(ab_str key, ab_str *value, ab_failure *failure);
+/* The same for many keys at once. */
+bool ab_state_get_many(const ab_str *keys, size_t count, ab_str *values, ab_failure *failure);
+bool ab_state_set(ab_str key, ab_str value, ab_failure *failure);
+/* Whether it is there or not. */
+bool ab_state_delete(ab_str key, ab_failure *failure);
+/* The keys that begin with a prefix, after a key (NULL for the first), in the order of their bytes; so many at most. */
+bool ab_state_keys(ab_str prefix, const ab_str *after, uint32_t limit, const ab_str **keys, size_t *count,
+		   ab_failure *failure);
+
+/* Numbers at the host's /metrics (`metrics = true`): anabranch_guest_<name>_total, and anabranch_guest_<name>. */
+typedef struct ab_label {
+	ab_str name;
+	ab_str value;
+} ab_label;
+
+#define AB_LABELS(...) (const ab_label[]){__VA_ARGS__}, sizeof((const ab_label[]){__VA_ARGS__}) / sizeof(ab_label)
+#define AB_NO_LABELS NULL, 0
+
+/* Adds to a counter: `ab_count("rows_skipped", AB_LABELS({AB_STR("reason"), AB_STR("no price")}), 1, NULL)`. */
+bool ab_count(const char *name, const ab_label *labels, size_t count, uint64_t by, ab_failure *failure);
+/* Sets a gauge. */
+bool ab_gauge(const char *name, const ab_label *labels, size_t count, double value, ab_failure *failure);
+
 /* ---- the plugin ---- */
 
 typedef ab_outcome ab_transform(ab_change *change);
+/* Of sinks: see anabranch_sink.h. */
+struct ab_delivery;
+typedef bool ab_sink_open(ab_str settings, ab_failure *failure);
+typedef bool ab_sink_deliver(struct ab_delivery *delivery, ab_failure *failure);
+typedef bool ab_sink_purge(ab_str destination, ab_failure *failure);
 
 /* What a plugin says of itself: wit/v1/describe.md. Lists end with NULL: see AB_LIST. */
 typedef struct ab_plugin {
@@ -211,24 +294,40 @@ typedef struct ab_plugin {
 	bool names_ids;
 	const char *const *depends_on; /* other tables that its documents depend on */
 	ab_transform *transform;
+	/* Of sinks. */
+	const char *const *settings; /* the names that `config` may have */
+	ab_sink_open *open;
+	ab_sink_deliver *deliver;
+	ab_sink_purge *purge;
 } ab_plugin;
 
 #define AB_LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
-/* Declares the plugin, once in a program: `AB_PLUGIN(.tables = AB_LIST("public.products"), .transform = transform);` */
-#define AB_PLUGIN(...) \
-	const ab_plugin ab_the_plugin = {.name = AB_PLUGIN_NAME, .version = AB_PLUGIN_VERSION, __VA_ARGS__}
-
 extern const ab_plugin ab_the_plugin;
 
-/* ---- what a component and tests call ---- */
+#define AB_DECLARED(...) \
+	const ab_plugin ab_the_plugin = {.name = AB_PLUGIN_NAME, .version = AB_PLUGIN_VERSION, __VA_ARGS__}
 
-/* Why a whole batch could not be answered. */
-typedef struct ab_failure {
-	ab_class failure_class;
-	const char *code;
-	ab_str message;
-} ab_failure;
+/* A component exports what its kind of plugin has; natively nothing is exported. */
+#ifdef __wasm__
+#define AB_EXPORTED(interface, function) \
+	__attribute__((export_name("anabranch:plugin/" interface "@1.0.0#" function))) void *
+#define AB_TRANSFORM_EXPORTS                                                     \
+	AB_EXPORTED("transform", "transform") ab_exported_transform(const uint8_t *batch, size_t size) \
+	{                                                                        \
+		return ab_component_transform(batch, size);                      \
+	}
+void *ab_component_transform(const uint8_t *batch, size_t size);
+#else
+#define AB_TRANSFORM_EXPORTS
+#endif
+
+/* Declares the plugin, once in a program: `AB_PLUGIN(.tables = AB_LIST("public.products"), .transform = transform);` */
+#define AB_PLUGIN(...)       \
+	AB_TRANSFORM_EXPORTS \
+	AB_DECLARED(__VA_ARGS__)
+
+/* ---- what a component and tests call ---- */
 
 /* The JSON that `describe` returns; kept for ever. */
 ab_str ab_describe(const ab_plugin *plugin);

@@ -1,5 +1,5 @@
 /*
- * Tests of a transform, natively: whole batches as the host sends them, outcomes as it reads them. Compile the test with
+ * Tests of a transform or a sink, natively: whole batches as the host sends them, outcomes as it reads them. Compile the test with
  * the plugin's sources and the SDK's.
  *
  *     static void an_active_product_is_found(ab_test *t)
@@ -14,6 +14,8 @@
 #define ANABRANCH_TESTING_H
 
 #include "anabranch.h"
+#include "anabranch_http.h"
+#include "anabranch_sink.h"
 
 /* The plugin's batch, and what came of it. */
 typedef struct ab_test ab_test;
@@ -51,7 +53,51 @@ void ab_test_columns(ab_test *test, const char *const *names);
 /* A setting of the mapping. */
 void ab_test_config(ab_test *test, const char *key, const char *value);
 
-/* ---- outcomes; the first that is asked for runs the batch ---- */
+/* ---- the host's capabilities: what is not told here is refused ---- */
+
+/* One answer of the source. */
+typedef struct ab_test_table ab_test_table;
+/* Answers a statement for one set of parameters: `ab_test_head` and, for each row, `ab_test_row`. */
+typedef void ab_test_source(ab_test_table *answer, ab_str sql, const ab_str *parameters, size_t width);
+void ab_test_query(ab_test *test, ab_test_source *source);
+void ab_test_head(ab_test_table *answer, const char *const *columns);
+void ab_test_row(ab_test_table *answer, const ab_value *row, size_t columns);
+
+/* Answers a request, or fails, as `ab_http` does. */
+typedef bool ab_test_server(const ab_request *request, ab_response *response, ab_failure *failure);
+void ab_test_http(ab_test *test, ab_test_server *server);
+
+/* What stands in the store under a key; `data` is NULL where nothing does. Each test begins with an empty store. */
+ab_str ab_test_state(ab_test *test, const char *key);
+/* What a number came to: of `name`, or `name{label="value"}`. */
+double ab_test_metric(ab_test *test, const char *series);
+
+/* ---- sinks ---- */
+
+/* Opens the sink with what `ab_test_config` has set; false if it failed: see `ab_test_failure`. */
+bool ab_test_open(ab_test *test);
+/* Documents for the next delivery. */
+void ab_test_upsert(ab_test *test, const char *destination, const char *id, const char *json);
+void ab_test_remove(ab_test *test, const char *destination, const char *id);
+/* Delivers them as one batch; false if it failed whole. */
+bool ab_test_deliver(ab_test *test);
+bool ab_test_purge(ab_test *test, const char *destination);
+
+typedef struct ab_test_result {
+	bool accepted;
+	ab_failure failure;
+	uint32_t after_ms;
+} ab_test_result;
+
+/* What became of a document of the last delivery, from 0. */
+const ab_test_result *ab_test_result_of(ab_test *test, size_t document);
+#define AB_EXPECT_ACCEPTED(test, document) ab_test_expect_accepted(test, document, __FILE__, __LINE__)
+/* It was refused with this code. */
+#define AB_EXPECT_REFUSED(test, document, code) ab_test_expect_refused(test, document, code, __FILE__, __LINE__)
+void ab_test_expect_accepted(ab_test *test, size_t document, const char *file, int line);
+void ab_test_expect_refused(ab_test *test, size_t document, const char *code, const char *file, int line);
+
+/* ---- outcomes of a transform; the first that is asked for runs the batch ---- */
 
 typedef struct ab_emitted {
 	ab_str id;          /* `data` is NULL for the change's own */

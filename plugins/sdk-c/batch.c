@@ -30,22 +30,20 @@ static const ab_value absent = {.type = AB_ABSENT};
 
 /* ---- failures ---- */
 
-static ab_str copied(ab_str text)
+ab_outcome ab_fail(ab_change *change, ab_class failure_class, const char *code, const char *message)
 {
-	char *copy = ab_alloc(text.size + 1);
-	if (text.size > 0)
-		memcpy(copy, text.data, text.size);
-	return (ab_str){copy, text.size};
+	const ab_failure failure = {failure_class, ab_str_of(code), ab_str_of(message)};
+	return ab_fail_as(change, &failure);
 }
 
-ab_outcome ab_fail(ab_change *change, ab_class failure_class, const char *code, const char *message)
+ab_outcome ab_fail_as(ab_change *change, const ab_failure *failure)
 {
 	struct ab_batch *own = change->batch;
 	if (!own->failed) {
 		own->failed = true;
-		own->failure_class = failure_class;
-		own->code = copied(ab_str_of(code));
-		own->message = copied(ab_str_of(message));
+		own->failure_class = failure->failure_class;
+		own->code = ab_copied(failure->code);
+		own->message = ab_copied(failure->message);
 	}
 	return AB_FAILED;
 }
@@ -61,7 +59,7 @@ static bool whole_batch(ab_failure *failure, ab_class failure_class, const char 
 	static char text[256];
 	size_t size = message.size < sizeof text ? message.size : sizeof text;
 	memcpy(text, message.data, size);
-	*failure = (ab_failure){failure_class, code, {text, size}};
+	*failure = (ab_failure){failure_class, ab_str_of(code), {text, size}};
 	return false;
 }
 
@@ -449,7 +447,9 @@ ab_str ab_describe(const ab_plugin *plugin)
 	ab_json_quoted(&out, ab_str_of(plugin->name));
 	append(&out, ",\"version\":");
 	ab_json_quoted(&out, ab_str_of(plugin->version));
-	append(&out, ",\"kind\":\"transform\",\"encoding\":\"msgpack\"");
+	append(&out, ",\"kind\":");
+	append(&out, plugin->deliver == NULL ? "\"transform\"" : "\"sink\"");
+	append(&out, ",\"encoding\":\"msgpack\"");
 	list(&out, "tables", plugin->tables);
 	if (plugin->columns != NULL)
 		list(&out, "columns", plugin->columns);

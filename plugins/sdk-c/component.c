@@ -17,7 +17,7 @@ extern void host_log(int32_t level, const char *text, size_t size);
 IMPORT("anabranch:plugin/config@1.0.0", "get")
 extern void host_config(const char *key, size_t size, void *result);
 
-/* What comes before a call is its batch, kept for the next; what comes within one is a setting. */
+/* What comes before a call is its batch, kept for the next; what comes within one is what the host answers. */
 static ab_buffer request;
 static bool within;
 
@@ -61,33 +61,67 @@ void *ab_export_describe(void)
 	return &result;
 }
 
-EXPORT("anabranch:plugin/transform@1.0.0#transform")
-void *ab_export_transform(const uint8_t *batch, size_t size)
+/* result<list<u8>, failure>, and result<_, failure> */
+static struct {
+	uint8_t failed;
+	union {
+		ab_str reply;
+		struct {
+			uint8_t failure_class;
+			ab_str code;
+			ab_str message;
+		} failure;
+	};
+} result;
+
+static void *answered(bool done, ab_str reply, const ab_failure *failure)
 {
-	static struct {
-		uint8_t failed;
-		union {
-			ab_str reply;
-			struct {
-				uint8_t failure_class;
-				ab_str code;
-				ab_str message;
-			} failure;
-		};
-	} result;
-	ab_failure failure;
-	ab_str reply;
-	within = true;
-	result.failed = !ab_run(&ab_the_plugin, batch, size, &reply, &failure);
 	within = false;
-	if (!result.failed) {
+	result.failed = !done;
+	if (done) {
 		result.reply = reply;
-		return &result;
+	} else {
+		result.failure.failure_class = (uint8_t)failure->failure_class;
+		result.failure.code = failure->code;
+		result.failure.message = failure->message;
 	}
-	result.failure.failure_class = (uint8_t)failure.failure_class;
-	result.failure.code = ab_str_of(failure.code);
-	result.failure.message = failure.message;
 	return &result;
+}
+
+/* AB_PLUGIN and AB_SINK export these under their names, so that a component has what it is, and no more. */
+
+void *ab_component_transform(const uint8_t *batch, size_t size)
+{
+	ab_failure failure = {0};
+	ab_str reply = {0};
+	within = true;
+	bool done = ab_run(&ab_the_plugin, batch, size, &reply, &failure);
+	return answered(done, reply, &failure);
+}
+
+void *ab_component_open(const char *settings, size_t size)
+{
+	ab_failure failure = {0};
+	within = true;
+	bool done = ab_run_open(&ab_the_plugin, (ab_str){settings, size}, &failure);
+	return answered(done, (ab_str){0}, &failure);
+}
+
+void *ab_component_deliver(const uint8_t *batch, size_t size)
+{
+	ab_failure failure = {0};
+	ab_str reply = {0};
+	within = true;
+	bool done = ab_run_deliver(&ab_the_plugin, batch, size, &reply, &failure);
+	return answered(done, reply, &failure);
+}
+
+void *ab_component_purge(const char *destination, size_t size)
+{
+	ab_failure failure = {0};
+	within = true;
+	bool done = ab_run_purge(&ab_the_plugin, (ab_str){destination, size}, &failure);
+	return answered(done, (ab_str){0}, &failure);
 }
 
 #endif

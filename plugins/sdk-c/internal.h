@@ -3,6 +3,8 @@
 #define ANABRANCH_INTERNAL_H
 
 #include "anabranch.h"
+#include "anabranch_http.h"
+#include "anabranch_sink.h"
 
 /* ---- bytes that grow (memory.c) ---- */
 
@@ -33,6 +35,9 @@ void ab_buffer_reset(ab_buffer *buffer);
 
 /* Gives everything back that `ab_alloc` gave. */
 void ab_alloc_reset(void);
+/* Texts in memory of `ab_alloc`. */
+ab_str ab_copied(ab_str text);
+ab_str ab_formatted(const char *format, va_list arguments);
 
 /* ---- MessagePack (msgpack.c) ---- */
 
@@ -77,7 +82,14 @@ struct ab_json {
 void ab_json_begin(ab_json *json, ab_buffer *out, ab_change *change);
 void ab_json_quoted(ab_buffer *out, ab_str text);
 
-/* ---- the host (component.c, or anabranch_test.c natively) ---- */
+/* ---- failures and answers (query.c) ---- */
+
+/* Fills in a failure, where there is one; always false. */
+bool ab_failure_is(ab_failure *failure, ab_class failure_class, const char *code, const char *message);
+/* Begins an answer to `query`. */
+bool ab_answers_of(ab_str bytes, ab_answers *answers, ab_failure *failure);
+
+/* ---- the host (component.c, or testing_host.c natively); so are the capabilities ---- */
 
 void ab_host_log(ab_level level, ab_str message);
 bool ab_host_config(ab_str key, ab_str *value);

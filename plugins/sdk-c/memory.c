@@ -86,7 +86,15 @@ void ab_alloc_reset(void)
 		blocks->used = 0;
 }
 
-static ab_str formatted(const char *format, va_list arguments)
+ab_str ab_copied(ab_str text)
+{
+	char *copy = ab_alloc(text.size + 1);
+	if (text.size > 0)
+		memcpy(copy, text.data, text.size);
+	return (ab_str){copy, text.size};
+}
+
+ab_str ab_formatted(const char *format, va_list arguments)
 {
 	va_list again;
 	va_copy(again, arguments);
@@ -103,7 +111,7 @@ ab_str ab_format(const char *format, ...)
 {
 	va_list arguments;
 	va_start(arguments, format);
-	ab_str text = formatted(format, arguments);
+	ab_str text = ab_formatted(format, arguments);
 	va_end(arguments);
 	return text;
 }
@@ -112,7 +120,7 @@ ab_outcome ab_failf(ab_change *change, ab_class failure_class, const char *code,
 {
 	va_list arguments;
 	va_start(arguments, format);
-	ab_str text = formatted(format, arguments);
+	ab_str text = ab_formatted(format, arguments);
 	va_end(arguments);
 	return ab_fail(change, failure_class, code, text.data);
 }
@@ -121,7 +129,7 @@ void ab_logf(ab_level level, const char *format, ...)
 {
 	va_list arguments;
 	va_start(arguments, format);
-	ab_str text = formatted(format, arguments);
+	ab_str text = ab_formatted(format, arguments);
 	va_end(arguments);
 	ab_host_log(level, text);
 }

@@ -11,12 +11,12 @@ import (
 
 // A whole batch, from the host's bytes to the reply's: wit/v1/payload-msgpack.md.
 
-var malformed = &Failure{ClassFatal, "batch", "the host's batch is malformed"}
+var malformed = &Failure{Class: ClassFatal, Code: "batch", Message: "the host's batch is malformed"}
 
 func (t *Transform[R]) run(batch []byte, out []byte) ([]byte, *Failure) {
 	layout, err := t.prepared()
 	if err != nil {
-		return nil, &Failure{ClassFatal, "row", err.Error()}
+		return nil, &Failure{Class: ClassFatal, Code: "row", Message: err.Error()}
 	}
 	r := &reader{data: batch}
 	var columns []string
@@ -26,8 +26,8 @@ func (t *Transform[R]) run(batch []byte, out []byte) ([]byte, *Failure) {
 		switch key {
 		case "v":
 			if version := r.expect(kindInteger).bits; version != 1 && !r.bad {
-				return nil, &Failure{ClassFatal, "payload-version",
-					fmt.Sprintf("this plugin reads payload version 1, the host sent %d", version)}
+				return nil, &Failure{Class: ClassFatal, Code: "payload-version",
+					Message: fmt.Sprintf("this plugin reads payload version 1, the host sent %d", version)}
 			}
 		case "relation":
 			columns = r.relation()
@@ -39,7 +39,7 @@ func (t *Transform[R]) run(batch []byte, out []byte) ([]byte, *Failure) {
 				return nil, malformed
 			}
 			if layout.columns != nil && !slices.Equal(columns, layout.columns) {
-				return nil, &Failure{ClassFatal, "columns", fmt.Sprintf("the host sent the columns %s; asked were %s",
+				return nil, &Failure{Class: ClassFatal, Code: "columns", Message: fmt.Sprintf("the host sent the columns %s; asked were %s",
 					strings.Join(columns, ", "), strings.Join(layout.columns, ", "))}
 			}
 			return t.changes(r, columns, origin == "backfill", out)
@@ -159,11 +159,7 @@ func (t *Transform[R]) answer(change Change[R], problem error, out []byte) []byt
 	if problem == nil {
 		return out
 	}
-	failure := failureOf(problem)
-	out = append(out[:from], 0x94, 3)
-	out = appendText(out, string(failure.Class))
-	out = appendText(out, strings.ToValidUTF8(failure.Code, "\ufffd"))
-	return appendText(out, strings.ToValidUTF8(failure.Message, "\ufffd"))
+	return appendFailure(append(out[:from], 0x94, 3), failureOr(problem, ClassPoison))
 }
 
 // apply calls the transform; a panic concerns its own change.

@@ -24,13 +24,13 @@ var held [][]byte
 
 //go:wasmexport cabi_realloc
 func cabiRealloc(old unsafe.Pointer, oldSize, alignment, size uint32) unsafe.Pointer {
-	// Nothing of this interface is a list that grows, and nothing is wider than a byte.
-	memory := make([]byte, max(size, 1))
+	// Nothing of this interface is a list that grows. Go aligns what it allocates by its size.
+	memory := make([]byte, max((size+alignment-1)/alignment*alignment, alignment))
 	held = append(held, memory)
 	return unsafe.Pointer(unsafe.SliceData(memory))
 }
 
-// take gives the memory at a place, which is the caller's from now on.
+// take gives the memory at a place, which is the caller's from now on; nil where there is none.
 func take(place unsafe.Pointer, size uint32) []byte {
 	for at, memory := range held {
 		if unsafe.Pointer(unsafe.SliceData(memory)) == place {
@@ -49,6 +49,12 @@ type text struct{ data, size uint32 }
 func textOfBytes(bytes []byte) text {
 	return text{uint32(uintptr(unsafe.Pointer(unsafe.SliceData(bytes)))), uint32(len(bytes))}
 }
+
+func textOfString(words string) text {
+	return text{uint32(uintptr(unsafe.Pointer(unsafe.StringData(words)))), uint32(len(words))}
+}
+
+func (t text) take() []byte { return take(unsafe.Pointer(uintptr(t.data)), t.size) }
 
 func hostLog(level Level, message string) {
 	importLog(int32(level), unsafe.Pointer(unsafe.StringData(message)), uint32(len(message)))
@@ -77,25 +83,29 @@ var (
 
 //go:wasmexport anabranch:plugin/describe@1.0.0#describe
 func exportDescribe() unsafe.Pointer {
-	if exported == nil {
-		panic("the plugin is not there: call anabranch.Export in an init function of package main")
+	var said string
+	var err error
+	switch {
+	case exported != nil:
+		said, err = exported.describe()
+	case exportedSink != nil:
+		said, err = exportedSink.describe()
+	default:
+		panic("the plugin is not there: call anabranch.Export or anabranch.ExportSink in an init function of package main")
 	}
-	said, err := exported.describe()
 	if err != nil {
 		panic(err)
 	}
 	described = []byte(said)
-	said_ := textOfBytes(described)
-	results = [6]uint32{said_.data, said_.size}
+	whole := textOfBytes(described)
+	results = [6]uint32{whole.data, whole.size}
 	return unsafe.Pointer(&results)
 }
 
-//go:wasmexport anabranch:plugin/transform@1.0.0#transform
-func exportTransform(batch unsafe.Pointer, size uint32) unsafe.Pointer {
-	answered, failure := exported.run(take(batch, size), reply[:0])
+// answer is a result of bytes, or of nothing, or a failure.
+func answer(answered []byte, failure *Failure) unsafe.Pointer {
 	if failure == nil {
-		reply = answered
-		given := textOfBytes(reply)
+		given := textOfBytes(answered)
 		results = [6]uint32{0, given.data, given.size}
 		return unsafe.Pointer(&results)
 	}
@@ -106,6 +116,52 @@ func exportTransform(batch unsafe.Pointer, size uint32) unsafe.Pointer {
 	results = [6]uint32{1, class, all.data, code, all.data + code, uint32(len(failure.Message))}
 	return unsafe.Pointer(&results)
 }
+
+//go:wasmexport anabranch:plugin/transform@1.0.0#transform
+func exportTransform(batch unsafe.Pointer, size uint32) unsafe.Pointer {
+	answered, failure := exported.run(take(batch, size), reply[:0])
+	if failure == nil {
+		reply = answered
+	}
+	return answer(reply, failure)
+}
+
+//go:wasmexport anabranch:plugin/sink@1.0.0#open
+func exportOpen(settings unsafe.Pointer, size uint32) unsafe.Pointer {
+	return answer(nil, exportedSink.open(take(settings, size)))
+}
+
+//go:wasmexport anabranch:plugin/sink@1.0.0#deliver
+func exportDeliver(batch unsafe.Pointer, size uint32) unsafe.Pointer {
+	answered, failure := exportedSink.deliver(take(batch, size), reply[:0])
+	if failure == nil {
+		reply = answered
+	}
+	return answer(reply, failure)
+}
+
+//go:wasmexport anabranch:plugin/purge@1.0.0#purge
+func exportPurge(destination unsafe.Pointer, size uint32) unsafe.Pointer {
+	return answer(nil, exportedSink.purge(string(take(destination, size))))
+}
+
+// Go's linker keeps whatever a library exports. These are imported by a program that means it: `plugin build` looks for
+// them, and the component exports no other interface.
+
+//go:wasmimport wasi_snapshot_preview1 anabranch_exports_transform
+func importMarkTransform() int32
+
+//go:wasmimport wasi_snapshot_preview1 anabranch_exports_sink
+func importMarkSink() int32
+
+//go:wasmimport wasi_snapshot_preview1 anabranch_exports_purge
+func importMarkPurge() int32
+
+func markTransform() { importMarkTransform() }
+
+func markSink() { importMarkSink() }
+
+func markPurge() { importMarkPurge() }
 
 // importLines gives the stub that stands for WASI a place to put lines together: the runtime writes what it says of a
 // panic in pieces.

@@ -3,6 +3,8 @@ package anabranch
 import (
 	"errors"
 	"fmt"
+	"strings"
+	"time"
 )
 
 // Class is what can be done about a failure.
@@ -17,45 +19,67 @@ const (
 	ClassFatal Class = "fatal"
 )
 
-// Failure is an error with a class. Any other error, and a panic, is poison of its change, with the code `exception`.
+// Failure is an error with a class. Any other error of a transform, and a panic, is poison of its change, with the code
+// `exception`; for sinks, see [Deliverer].
 type Failure struct {
 	Class Class
 	// Code is a short stable word for programs, such as `bad-currency`.
 	Code string
 	// Message is for people: what is wrong and what to do. Never a secret.
 	Message string
+	// After is how long a sink's other side wants to be left alone; of results of class retry.
+	After time.Duration
 }
 
 func (f *Failure) Error() string { return f.Code + ": " + f.Message }
 
 // Retry is a failure that may be none later.
 func Retry(code, format string, arguments ...any) error {
-	return &Failure{ClassRetry, code, fmt.Sprintf(format, arguments...)}
+	return &Failure{Class: ClassRetry, Code: code, Message: fmt.Sprintf(format, arguments...)}
 }
 
 // Poison is a failure of one change.
 func Poison(code, format string, arguments ...any) error {
-	return &Failure{ClassPoison, code, fmt.Sprintf(format, arguments...)}
+	return &Failure{Class: ClassPoison, Code: code, Message: fmt.Sprintf(format, arguments...)}
 }
 
 // Fatal is a failure of everything.
 func Fatal(code, format string, arguments ...any) error {
-	return &Failure{ClassFatal, code, fmt.Sprintf(format, arguments...)}
+	return &Failure{Class: ClassFatal, Code: code, Message: fmt.Sprintf(format, arguments...)}
 }
 
-// failureOf finds the class of an error, also of one that is wrapped.
-func failureOf(err error) *Failure {
+// RetryAfter is a result of a sink: a failure that may be none after a pause, which the other side asked for.
+func RetryAfter(pause time.Duration, code, format string, arguments ...any) error {
+	return &Failure{Class: ClassRetry, Code: code, Message: fmt.Sprintf(format, arguments...), After: pause}
+}
+
+// failureOr finds the class of an error, also of one that is wrapped.
+func failureOr(err error, otherwise Class) *Failure {
 	var failure *Failure
 	if !errors.As(err, &failure) {
-		return &Failure{ClassPoison, "exception", err.Error()}
+		return &Failure{Class: otherwise, Code: "exception", Message: err.Error()}
 	}
 	switch failure.Class {
 	case ClassRetry, ClassPoison, ClassFatal:
 	default:
-		return &Failure{ClassFatal, "class", fmt.Sprintf("%q is no class of failure", failure.Class)}
+		return &Failure{Class: ClassFatal, Code: "class", Message: fmt.Sprintf("%q is no class of failure", failure.Class)}
 	}
 	if error(failure) == err {
 		return failure
 	}
-	return &Failure{failure.Class, failure.Code, err.Error()}
+	return &Failure{Class: failure.Class, Code: failure.Code, Message: err.Error(), After: failure.After}
+}
+
+// errorOf is nil where there is no failure: a pointer that is nil would be an error.
+func errorOf(failure *Failure) error {
+	if failure == nil {
+		return nil
+	}
+	return failure
+}
+
+func appendFailure(out []byte, failure *Failure) []byte {
+	out = appendText(out, string(failure.Class))
+	out = appendText(out, strings.ToValidUTF8(failure.Code, "\ufffd"))
+	return appendText(out, strings.ToValidUTF8(failure.Message, "\ufffd"))
 }

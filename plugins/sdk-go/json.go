@@ -242,7 +242,8 @@ type member struct {
 	leave  func(place unsafe.Pointer) bool // whether it is left out; nil for never
 }
 
-// structEncoder knows `json:"name,omitempty,omitzero"`; nil for structs with more than that.
+// structEncoder knows `json:"name,omitempty"`, and `key:"name"` for a name that has a comma or is none to encoding/json; nil
+// for structs with more than that.
 func structEncoder(kind reflect.Type) encoder {
 	members := []member{}
 	for at := range kind.NumField() {
@@ -251,11 +252,14 @@ func structEncoder(kind reflect.Type) encoder {
 			return nil
 		}
 		name, options, _ := strings.Cut(field.Tag.Get("json"), ",")
-		if !field.IsExported() || (name == "-" && options == "") {
+		if !field.IsExported() || (field.Tag.Get("json") == "-") {
 			continue
 		}
 		if name == "" {
 			name = field.Name
+		}
+		if whole, tagged := field.Tag.Lookup("key"); tagged {
+			name, options = whole, ""
 		}
 		added := member{key: string(appendQuoted(nil, name)) + ":", offset: field.Offset, encode: encoderOf(field.Type)}
 		for _, option := range strings.Split(options, ",") {

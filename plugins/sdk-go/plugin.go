@@ -1,7 +1,8 @@
-// Package anabranch is for transforms of Anabranch in Go.
+// Package anabranch is for plugins of Anabranch in Go.
 //
-// A plugin is a [Transform], made public with [Export]; `anabranch plugin build` makes a component of the program, and
-// [Test] runs it natively.
+// A plugin is a [Transform], made public with [Export], or a [Sink]; `anabranch plugin build` makes a component of the
+// program, and [Test] and [TestSink] run it natively. A component asks for the capabilities of the host whose functions
+// the program calls ([Query], [StateGet], [Count], [Send] and the like), and for no other.
 package anabranch
 
 import (
@@ -95,7 +96,10 @@ type Plugin interface {
 var exported Plugin
 
 // Export makes a plugin that of the component. Call it once, in the main package's `init`.
-func Export(plugin Plugin) { exported = plugin }
+func Export(plugin Plugin) {
+	markTransform()
+	exported = plugin
+}
 
 func (t *Transform[R]) prepared() (*layout, error) {
 	t.once.Do(func() { t.layout, t.wrong = layoutOf(reflect.TypeFor[R]()) })
@@ -132,14 +136,19 @@ func (t *Transform[R]) describe() (string, error) {
 	if t.Apply == nil {
 		return "", fmt.Errorf("the transform has no Apply")
 	}
-	name, version := t.Name, t.Version
-	if name == "" {
-		name = moduleName
+	return describe(description{Name: t.Name, Version: t.Version, Kind: "transform", Tables: t.Tables, Columns: columns,
+		Destination: t.Destination, WantsDeletes: t.WantsDeletes, NamesIDs: t.NamesIDs, DependsOn: t.DependsOn})
+}
+
+// describe writes what a plugin says, with what the build says of it.
+func describe(said description) (string, error) {
+	if said.Name == "" {
+		said.Name = moduleName
 	}
 	if demandedVersion != "" {
-		version = demandedVersion
+		said.Version = demandedVersion
 	}
-	text, err := json.Marshal(description{name, version, "transform", "msgpack", t.Tables, columns, t.Destination,
-		t.WantsDeletes, t.NamesIDs, t.DependsOn, "anabranch-sdk-go " + sdkVersion})
+	said.Encoding, said.SDK = "msgpack", "anabranch-sdk-go "+sdkVersion
+	text, err := json.Marshal(said)
 	return string(text), err
 }

@@ -88,7 +88,7 @@ func TestAValueOfAnotherTypeIsPoison(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, read[0].Failure.Message, "the column a is an integer where an integer of 16 bits is read")
-	expect(t, *read[1].Failure, Failure{ClassPoison, "column", "the column b is NULL where text is read"})
+	expect(t, *read[1].Failure, Failure{Class: ClassPoison, Code: "column", Message: "the column b is NULL where text is read"})
 	expect(t, read[2].Text(), "7")
 	_, failure = plugin.run(request(`b`, `a`, []any{"x", int64(7)}), nil)
 	expect(t, failure.Code, "columns")
@@ -297,4 +297,16 @@ func TestDescribe(t *testing.T) {
 	}
 	expect(t, strings.HasPrefix(said, `{"name":"p","version":"1.0.0","kind":"transform","encoding":"msgpack",`+
 		`"tables":["public.t"],"columns":["what","flag","number",`), true)
+}
+
+func TestAKeyMayHaveAComma(t *testing.T) {
+	document, err := appendJSON(nil, struct {
+		Plain int `json:"plain"`
+		Comma int `key:"weight, net"`
+		Dash  int `key:"-"`
+		Quote int `key:"a\"b" json:"other,omitempty"`
+		Left  int `json:"-"`
+	}{1, 2, 3, 0, 5})
+	expect(t, string(document), `{"plain":1,"weight, net":2,"-":3,"a\"b":0}`)
+	expect(t, err, nil)
 }

@@ -15,10 +15,10 @@ import (
 
 // Batch is a batch of changes for a transform; see [Test].
 type Batch[R any] struct {
-	plugin   *Transform[R]
-	changes  []testChange
-	settings map[string]string
-	lines    []string
+	// Host answers what the transform asks of it.
+	Host    *Host
+	plugin  *Transform[R]
+	changes []testChange
 }
 
 type testChange struct {
@@ -31,7 +31,7 @@ type testChange struct {
 //
 //	outcomes, err := anabranch.Test(&plugin).Insert("1", Product{Name: "Kettle"}).Run()
 func Test[R any](plugin *Transform[R]) *Batch[R] {
-	return &Batch[R]{plugin: plugin, settings: map[string]string{}}
+	return &Batch[R]{Host: newHost(), plugin: plugin}
 }
 
 func (b *Batch[R]) add(operation Operation, id string, row, old *R) *Batch[R] {
@@ -60,12 +60,12 @@ func (b *Batch[R]) Delete(id string, old R) *Batch[R] { return b.add(Delete, id,
 
 // Set gives the mapping a setting.
 func (b *Batch[R]) Set(key, value string) *Batch[R] {
-	b.settings[key] = value
+	b.Host.Config[key] = value
 	return b
 }
 
 // Lines are those that Run logged: `warn: …`.
-func (b *Batch[R]) Lines() []string { return b.lines }
+func (b *Batch[R]) Lines() []string { return b.Host.Lines }
 
 // Emitted is a document as the host gets it.
 type Emitted struct {
@@ -101,8 +101,8 @@ func (b *Batch[R]) Run() ([]Outcome, error) {
 	if columns == nil {
 		columns = b.keys()
 	}
-	bindNative(b.settings)
-	defer func() { b.lines = takeNative() }()
+	b.Host.Lines = nil
+	defer bind(b.Host)()
 	reply, failure := b.plugin.run(b.request(columns), nil)
 	if failure != nil {
 		return nil, failure
@@ -211,6 +211,8 @@ func (f Field[T]) inner() reflect.Value {
 	}
 	return reflect.ValueOf(&f.Value).Elem()
 }
+
+func valueOf(value any) reflect.Value { return reflect.ValueOf(value) }
 
 func appendValue(out []byte, value reflect.Value) []byte {
 	if !value.IsValid() {

@@ -42,6 +42,11 @@ impl Capability {
         }
     }
 
+    /// The capability of a word.
+    pub(super) fn named(word: &str) -> Option<Self> {
+        [Self::Http, Self::Query, Self::State, Self::Metrics].into_iter().find(|known| known.as_str() == word)
+    }
+
     /// The line that grants it.
     #[must_use]
     pub fn line(self) -> &'static str {

@@ -204,7 +204,7 @@ impl Catalog {
     }
 
     async fn load(&mut self, client: &Client, wanted: &Wanted<'_>) -> Result<Vec<TableInfo>, Error> {
-        let sql = tables_query(wanted, &self.publication, client.server_version());
+        let sql = tables_query(wanted, &self.publication, client.server_version()).join("; ");
         let tables = read_tables(client.text_results(&sql).await?)?;
         self.learn_types(
             client,
@@ -288,6 +288,8 @@ impl Catalog {
 pub(super) enum Wanted<'a> {
     Names(&'a [EntityName]),
     Oid(u32),
+    /// The table of the schema `$1` and the name `$2` of a prepared statement.
+    Parameters,
 }
 
 impl Wanted<'_> {
@@ -295,6 +297,7 @@ impl Wanted<'_> {
     pub(super) fn condition(&self) -> String {
         match self {
             Self::Oid(oid) => format!("c.oid = {oid}"),
+            Self::Parameters => "n.nspname = $1 and c.relname = $2".to_owned(),
             Self::Names([]) => "false".to_owned(),
             Self::Names(names) => {
                 let mut text = String::from("(n.nspname, c.relname) in (");
@@ -323,7 +326,7 @@ const ESTIMATE: &str = "case when c.relkind = 'p' then (
 
 /// Two statements: one row a table, then one row a column. The one by its oid opens no table and waits for no lock; it
 /// leaves the row filter and the number of rows out.
-pub(super) fn tables_query(wanted: &Wanted<'_>, publication: &str, version: u32) -> String {
+pub(super) fn tables_query(wanted: &Wanted<'_>, publication: &str, version: u32) -> [String; 2] {
     let condition = wanted.condition();
     let publication = quote::literal(publication);
     let of_publication = |expression: &str| {
@@ -338,7 +341,7 @@ pub(super) fn tables_query(wanted: &Wanted<'_>, publication: &str, version: u32)
     // What opens tables waits for whoever has locked them.
     let (filter, estimate) = match wanted {
         Wanted::Oid(_) => (none(), none()),
-        Wanted::Names(_) => {
+        Wanted::Names(_) | Wanted::Parameters => {
             let filter = of_publication("pg_get_expr(pr.prqual, pr.prrelid)");
             (if version >= 15 { filter } else { none() }, ESTIMATE.to_owned())
         }
@@ -364,18 +367,21 @@ pub(super) fn tables_query(wanted: &Wanted<'_>, publication: &str, version: u32)
            join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.number
            where k.place <= i.indnkeyatts and not a.attnotnull)",
     );
-    format!(
+    let tables = format!(
         "select c.oid, n.nspname, c.relname, c.relkind, c.relpersistence, c.relreplident,
            {primary}, {identity}, {unique}, {filter}, {list}, {generated},
            {estimate},
            has_table_privilege(c.oid, 'select')
          from pg_class c join pg_namespace n on n.oid = c.relnamespace
-         where c.relkind in ('r', 'p') and {condition};
-         select a.attrelid, a.attnum, a.attname, a.atttypid, a.attgenerated, a.attcollation
+         where c.relkind in ('r', 'p') and {condition}"
+    );
+    let columns = format!(
+        "select a.attrelid, a.attnum, a.attname, a.atttypid, a.attgenerated, a.attcollation
          from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
          where c.relkind in ('r', 'p') and a.attnum > 0 and not a.attisdropped and {condition}
          order by a.attrelid, a.attnum"
-    )
+    );
+    [tables, columns]
 }
 
 /// Reads what [`tables_query`] answered.

@@ -96,11 +96,11 @@ pub struct Reread {
     pub batch: ChangeBatch,
 }
 
-/// A session for reads, one at a time.
+/// A session for reads, one at a time. What it asks the catalogue before each page is prepared: to plan it takes the
+/// server longer than to answer it, and keeps a core from live changes.
 pub struct SnapshotReader {
     wire: Wire,
     publication: String,
-    version: u32,
     types: Types,
     relations: HashMap<u32, Arc<Relation>>,
     /// Bytes per row by table, as last seen: how many rows to ask for at once.
@@ -133,12 +133,18 @@ impl SnapshotReader {
     /// # Errors
     /// As [`ConnectSettings::connect`].
     pub async fn open(settings: &ConnectSettings, publication: impl Into<String>) -> Result<Self, Error> {
-        let (wire, _) = settings.connect_wire(Purpose::Snapshot, false).await?;
+        let (mut wire, _) = settings.connect_wire(Purpose::Snapshot, false).await?;
         let version = wire.parameters.get("server_version").map_or(0, |text| major_version(text));
+        let publication = publication.into();
+        let [tables, columns] = tables_query(&Wanted::Parameters, &publication, version);
+        let prepare = format!(
+            "prepare anabranch_table (name, name) as {tables}; \
+             prepare anabranch_columns (name, name) as {columns}"
+        );
+        wire.query(&prepare).await?;
         Ok(Self {
             wire,
-            publication: publication.into(),
-            version,
+            publication,
             types: Types::default(),
             relations: HashMap::new(),
             row_bytes: HashMap::new(),
@@ -209,13 +215,12 @@ impl SnapshotReader {
         let limit = timeout.map_or(0, millis);
         // The lock has a limit of its own, which says what is waited for.
         let lock_limit = timeout.map_or(0, |limit| millis(limit.min(LONGEST_LOCK_WAIT)));
-        let names = std::slice::from_ref(entity);
+        let names = format!("({}, {})", quote::literal(&entity.schema), quote::literal(&entity.table));
         let sql = format!(
             "begin isolation level repeatable read read only; \
              set local statement_timeout = 0; set local lock_timeout = {lock_limit}; \
              lock table {name} in access share mode; set local statement_timeout = {limit}; \
-             select pg_current_snapshot(); {}",
-            tables_query(&Wanted::Names(names), &self.publication, self.version)
+             select pg_current_snapshot(); execute anabranch_table {names}; execute anabranch_columns {names}"
         );
         let mut results = self.wire.query(&sql).await?.into_iter().skip(5);
         let row = results.next().unwrap_or_default().into_iter().flatten().flatten().next();

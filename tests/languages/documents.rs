@@ -11,7 +11,7 @@ use testkit::{
     paths::repository,
 };
 
-const BINARY: &str = env!("CARGO_BIN_EXE_anabranch");
+pub const BINARY: &str = env!("CARGO_BIN_EXE_anabranch");
 
 /// The samples in languages that this machine can build.
 pub fn samples() -> Vec<(&'static str, &'static str)> {

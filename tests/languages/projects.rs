@@ -25,7 +25,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_anabranch");
 const TABLE: &str = r#"
 create schema "Shop";
 create table "Shop"."Order Items" (
-    id bigint primary key, "type" text not null, "Unit Price" numeric, "a""b\c" boolean, weight double precision,
+    id bigint primary key, "type" text not null, "Unit Price" numeric, "a""b\c" boolean, "weight, net" double precision,
     day date, at timestamptz, lasts interval, raw bytea, attributes jsonb, tags text[], ids bigint[],
     doubled numeric generated always as ("Unit Price" * 2) stored
 );

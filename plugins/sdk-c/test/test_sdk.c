@@ -243,7 +243,7 @@ static void other_columns_end_the_batch(ab_test *t)
 {
 	ab_test_columns(t, AB_LIST("value", "what"));
 	ab_test_insert(t, "1", AB_ROW(ab_of_null(), ab_of_null()));
-	AB_EXPECT(t, ab_test_failure(t) != NULL && strcmp(ab_test_failure(t)->code, "columns") == 0);
+	AB_EXPECT(t, ab_test_failure(t) != NULL && ab_str_is(ab_test_failure(t)->code, "columns"));
 }
 
 static void a_damaged_request_is_told(ab_test *t)
@@ -270,7 +270,7 @@ static void a_damaged_request_is_told(ab_test *t)
 	changed[0] = 0x81;
 	memcpy(changed + 1, "\xa1v\x02", 3);
 	AB_EXPECT(t, !ab_run(&ab_the_plugin, changed, 4, &reply, &failure));
-	AB_EXPECT(t, strcmp(failure.code, "payload-version") == 0);
+	AB_EXPECT(t, ab_str_is(failure.code, "payload-version"));
 }
 
 static void describe_is_json(ab_test *t)

@@ -8,7 +8,12 @@ import { malformed, readerOf } from "./rows.js";
  * Runs a plugin over a request and gives the reply. Throws a Failure where the whole batch cannot be answered.
  */
 export function run(plugin, text) {
-  return `[${outcomes(plugin, text).map(written).join(",")}]`;
+  return reply(outcomes(plugin, text));
+}
+
+/** The text of a reply. */
+export function reply(outcomes) {
+  return `[${outcomes.map(written).join(",")}]`;
 }
 
 /** The outcomes before they are written: one for each change, in order. */

@@ -1,14 +1,11 @@
-/** The exports of a component. `anabranch plugin build` writes the module that calls this. */
+/** The exports of a transform's component. `anabranch plugin build` writes the module that calls this. */
 import { run } from "./batch.js";
-import { Failure, failureOf } from "./failure.js";
+import { failureOf } from "./failure.js";
 import { bind, log } from "./host.js";
 import { describe } from "./plugin.js";
 
-/** Exports of the world `transform-plugin` for a plugin, its project's names, and the host's interfaces. */
-export function component(plugin, project, host) {
-  if (typeof plugin?.transform !== "function") {
-    throw new TypeError("the module exports no `plugin`; write `export const plugin = transform({ … })`");
-  }
+/** Binds the host's interfaces, and gives the export `describe`. */
+export function described(plugin, project, host) {
   bind(host);
   // What a library prints belongs into the host's log.
   const print = (write) => (...words) => write(words.map(String).join(" "));
@@ -17,19 +14,27 @@ export function component(plugin, project, host) {
     debug: print(log.debug), trace: print(log.trace),
   });
   const description = describe(plugin, project);
+  return { describe: () => description };
+}
+
+/** Calls a function for the host: what it throws is the failure of the whole call. */
+export function answering(call) {
+  try {
+    return call();
+  } catch (thrown) {
+    const failure = failureOf(thrown);
+    // Not an Error: that would be a trap.
+    throw { class: failure.class, code: failure.code, message: failure.message };
+  }
+}
+
+/** Exports of a transform, for its project's names and the host's interfaces. */
+export function component(plugin, project, host) {
   const [decoder, encoder] = [new TextDecoder(), new TextEncoder()];
   return {
-    describe: { describe: () => description },
+    describe: described(plugin, project, host),
     transform: {
-      transform(batch) {
-        try {
-          return encoder.encode(run(plugin, decoder.decode(batch)));
-        } catch (thrown) {
-          const failure = thrown instanceof Failure ? thrown : failureOf(thrown);
-          // Not an Error: that would be a trap.
-          throw { class: failure.class, code: failure.code, message: failure.message };
-        }
-      },
+      transform: (batch) => answering(() => encoder.encode(run(plugin, decoder.decode(batch)))),
     },
   };
 }

@@ -2,29 +2,34 @@
 
 const CLASSES = ["retry", "poison", "fatal"];
 
-/** Why a change could not be processed. Throw it. */
+/** Why a change or document could not be processed. Throw it. */
 export class Failure extends Error {
   /**
    * @param {"retry" | "poison" | "fatal"} failureClass
    * @param {string} code
    * @param {string} message
+   * @param {{ afterMs?: number }} options
    */
-  constructor(failureClass, code, message) {
+  constructor(failureClass, code, message, { afterMs } = {}) {
     super(message);
     if (!CLASSES.includes(failureClass)) {
       throw new TypeError(`\`${failureClass}\` is no class of failure: ${CLASSES.join(", ")}`);
     }
+    if (afterMs !== undefined && !(Number.isSafeInteger(afterMs) && afterMs >= 0)) {
+      throw new TypeError("`afterMs` is a whole number of milliseconds");
+    }
     this.name = "Failure";
     this.class = failureClass;
     this.code = String(code);
+    this.afterMs = afterMs;
   }
 
-  /** It may work later: the host tries again. */
-  static retry(code, message) {
-    return new Failure("retry", code, message);
+  /** It may work later: the host tries again. A sink may say after how many milliseconds that is welcome. */
+  static retry(code, message, options) {
+    return new Failure("retry", code, message, options);
   }
 
-  /** This change can never work; others can. */
+  /** This change or document can never work; others can. */
   static poison(code, message) {
     return new Failure("poison", code, message);
   }
@@ -36,8 +41,14 @@ export class Failure extends Error {
 }
 
 /** What was thrown while one change was answered, as its failure: what is no Failure is poison. */
-export function failureOf(thrown) {
+export function failureOf(thrown, who = "the transform") {
   if (thrown instanceof Failure) return thrown;
   const said = thrown instanceof Error ? `${thrown.name}: ${thrown.message}` : String(thrown);
-  return Failure.poison("exception", `the transform threw ${said}`);
+  return Failure.poison("exception", `${who} threw ${said}`);
+}
+
+/** What a function of the host threw, as the Failure that it means; anything else as it is. */
+export function hostFailure(thrown) {
+  const said = thrown?.payload;
+  return CLASSES.includes(said?.class) ? new Failure(said.class, said.code, said.message) : thrown;
 }

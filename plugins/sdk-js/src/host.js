@@ -3,8 +3,7 @@
  * settings are those of `setConfig`; a component binds the host's own.
  */
 
-/** Lines and settings of native runs; `anabranch-sdk/testing` gives access. */
-export const native = { lines: [], settings: new Map() };
+import { native } from "./native.js";
 
 let host = {
   log: (level, message) => native.lines.push({ level, message }),

@@ -1,16 +1,18 @@
 /** What can be done about a failure. */
 export type FailureClass = "retry" | "poison" | "fatal";
 
-/** Why a change could not be processed. Throw it; anything else that is thrown is poison with code `exception`. */
+/** Why a change or document could not be processed. Throw it; anything else that is thrown is poison with code `exception`. */
 export class Failure extends Error {
-  constructor(failureClass: FailureClass, code: string, message: string);
+  constructor(failureClass: FailureClass, code: string, message: string, options?: { afterMs?: number });
   /** What can be done about it. */
   readonly class: FailureClass;
   /** A short stable word for programs, such as `bad-currency`. */
   readonly code: string;
-  /** It may work later: the host tries again. */
-  static retry(code: string, message: string): Failure;
-  /** This change can never work; others can. */
+  /** After how many milliseconds a retry is welcome, where a sink knows it. */
+  readonly afterMs: number | undefined;
+  /** It may work later: the host tries again. A sink may say after how many milliseconds that is welcome. */
+  static retry(code: string, message: string, options?: { afterMs?: number }): Failure;
+  /** This change or document can never work; others can. */
   static poison(code: string, message: string): Failure;
   /** Nothing can work as things are configured or written. */
   static fatal(code: string, message: string): Failure;
@@ -126,10 +128,140 @@ export interface Options<Row, Body> {
   transform(change: Change<Row>): Answer<Body>;
 }
 
-/** A plugin, to be exported as `plugin`. */
+/** A transform, to be exported as `plugin`. */
 export interface Plugin<Row = Record<string, Value>, Body = unknown> extends Readonly<Options<Row, Body>> {}
 
-/** Defines a plugin. Throws a TypeError for an option that it does not know. */
+/** Defines a transform. Throws a TypeError for an option that it does not know. */
 export function transform<Row = Record<string, Value>, Body = unknown>(
   options: Options<Row, Body>,
 ): Plugin<Row, Body>;
+
+/** A parameter of a statement: Postgres reads its text for the type that it has there. Null is NULL. */
+export type Parameter = string | number | bigint | boolean | null;
+
+/**
+ * The rows of one SELECT (or VALUES, or WITH … SELECT) of the source, with parameters for $1, $2, … Who uses it asks for
+ * `query`. Names of tables need their schema. Throws a Failure.
+ */
+export function query<Row = Record<string, Value>>(sql: string, parameters?: Parameter[]): Row[];
+
+/**
+ * The rows of each set of parameters of each statement, in their order, from one snapshot. A statement without `parameters`
+ * runs once.
+ */
+export function queryMany<Row = Record<string, Value>>(statements: { sql: string; parameters?: Parameter[][] }[]): Row[][];
+
+/**
+ * A small store of keys and values, of each mapping and generation alone. Who uses it asks for `state`. What a call writes
+ * is durable before its documents are delivered; a batch that is sent again may meet its own earlier writes.
+ */
+export const state: {
+  /** The text under a key. */
+  get(key: string): string | undefined;
+  /** The bytes under a key. */
+  getBytes(key: string): Uint8Array | undefined;
+  /** The texts under some keys, in their order, read in one go. */
+  getMany(keys: string[]): (string | undefined)[];
+  set(key: string, value: string | Uint8Array): void;
+  /** Removes a key, whether it is there or not. */
+  delete(key: string): void;
+  /** The keys that begin with a prefix, after a key, in the order of their bytes; so many at the most (1000). */
+  keys(options?: { prefix?: string; after?: string; limit?: number }): string[];
+};
+
+/** Numbers at the host's /metrics. Who uses it asks for `metrics`. Give labels few values. */
+export const metrics: {
+  /** Adds to a counter, which is shown as `anabranch_guest_<name>_total`. */
+  count(name: string, by?: number, labels?: Record<string, string | number | boolean>): void;
+  /** Sets a gauge, which is shown as `anabranch_guest_<name>`. */
+  gauge(name: string, value: number, labels?: Record<string, string | number | boolean>): void;
+};
+
+/** Requests over HTTP. Who uses it asks for `http`. */
+export const http: {
+  /**
+   * Sends a request and waits for the whole answer, whatever its status; redirects are not followed. Throws a Failure where
+   * there is none: code `http-denied` (fatal), `http-timeout` or `http-failed` (retry).
+   */
+  request(url: string, options?: {
+    /** `GET` if left out. */
+    method?: string;
+    /** The host adds those that the config has for the URL's origin. */
+    headers?: Record<string, string>;
+    body?: string | Uint8Array;
+    /** How long to wait for the answer to begin; never longer than the config lets a request take. */
+    timeoutMs?: number;
+  }): HttpAnswer;
+};
+
+/** An answer. */
+export interface HttpAnswer {
+  readonly status: number;
+  /** Whether the status is one of success. */
+  readonly ok: boolean;
+  /** By their names in lower case; of several of one name the first. */
+  readonly headers: Record<string, string>;
+  readonly body: Uint8Array;
+  text(): string;
+  json(): any;
+}
+
+/** A document, or the end of one. */
+export interface SinkDocument {
+  /** Where it goes. */
+  destination: string;
+  id: string;
+  /** Its JSON text, to be put under the id whether one is there or not. Null: the id is to be removed, whether it is there or not. */
+  body: string | null;
+  /** Position of the commit that made it, as Postgres writes it; `0/0` where a backfill read the row. */
+  lsn: string;
+  /** When that was committed: microseconds since 1970-01-01 UTC. */
+  commitTimeUs: number;
+}
+
+/** What became of one document: null where it was accepted, which means that it is durable, else why not. */
+export type Delivered = Failure | null | undefined;
+
+/** Documents of one mapping, in commit order. Several may have the same id: the last one wins. */
+export interface Batch {
+  /** The table whose rows made them, as `schema.table`. */
+  entity: string;
+  origin: "stream" | "backfill";
+  /** Counts the rebuilds of the mapping. */
+  generation: number;
+  documents: SinkDocument[];
+  /** Every document was accepted. */
+  accepted(): Delivered[];
+  /**
+   * One result for each document, in order, by a function that returns where it is accepted and throws where it is not.
+   * Behind a failure that is not poison nothing more is tried: the batch comes again.
+   */
+  each(deliver: (document: SinkDocument) => void): Delivered[];
+}
+
+/** Delivers documents. There may be several instances, and instances are replaced now and then. */
+export interface Sink {
+  /** Delivers a batch, in order, and gives one result for each document, in order. Not async. */
+  deliver(batch: Batch): Delivered[];
+  /** Removes every document of a destination: a sink that has it can be asked to. */
+  purge?(destination: string): void;
+}
+
+type SettingType = "string" | "number" | "boolean" | "array" | "object";
+
+export interface SinkOptions {
+  /** How the config refers to it; else the name in package.json. */
+  name?: string;
+  /** Strict semver; else the version in package.json. */
+  version?: string;
+  /** The settings and their types, with a `?` where one may be missing. Others are refused; all are taken if this is left out. */
+  settings?: Record<string, SettingType | `${SettingType}?`>;
+}
+
+/** A sink, to be exported as `plugin`. */
+export interface SinkPlugin extends Readonly<SinkOptions> {
+  readonly kind: "sink";
+}
+
+/** Defines a sink: a class that is made with its settings. */
+export function sink<Settings = Record<string, any>>(type: new (settings: Settings) => Sink, options?: SinkOptions): SinkPlugin;

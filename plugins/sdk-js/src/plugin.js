@@ -38,24 +38,31 @@ function texts(options, name) {
   return [...list];
 }
 
-function typed(options, name, type) {
+/** An option of a type, where it is given. */
+export function typed(options, name, type) {
   const value = options[name];
   if (value !== undefined && typeof value !== type) throw new TypeError(`\`${name}\` is a ${type}`);
   return value;
 }
 
-/** Defines a plugin. See `index.d.ts` for the options. */
-export function transform(options) {
-  const unknown = Object.keys(options).find((name) => !OPTIONS.includes(name));
+/** Refuses options that are not known. */
+export function check(options, known, what) {
+  const unknown = Object.keys(options).find((name) => !known.includes(name));
   if (unknown !== undefined) {
-    throw new TypeError(`\`${unknown}\` is no option of a transform: ${OPTIONS.join(", ")}`);
+    throw new TypeError(`\`${unknown}\` is no option of ${what}: ${known.join(", ")}`);
   }
+}
+
+/** Defines a transform. See `index.d.ts` for the options. */
+export function transform(options) {
+  check(options, OPTIONS, "a transform");
   if (typeof options.transform !== "function") throw new TypeError("`transform` is a function");
   const columns = texts(options, "columns");
   const raw = texts(options, "raw") ?? [];
   const stranger = columns && raw.find((name) => !columns.includes(name));
   if (stranger !== undefined) throw new TypeError(`\`raw\` names \`${stranger}\`, which is not in \`columns\``);
   return Object.freeze({
+    kind: "transform",
     name: typed(options, "name", "string"),
     version: typed(options, "version", "string"),
     tables: texts(options, "tables") ?? [],
@@ -74,10 +81,15 @@ export function transform(options) {
  * package.json, and the version that the build demands, if any.
  */
 export function describe(plugin, project) {
-  return JSON.stringify({
+  const names = {
     name: plugin.name ?? project.name,
     version: project.demanded ?? plugin.version ?? project.version,
-    kind: "transform",
+    kind: plugin.kind,
+    sdk: SDK,
+  };
+  if (plugin.kind === "sink") return JSON.stringify({ ...names, encoding: "msgpack" });
+  return JSON.stringify({
+    ...names,
     encoding: "json",
     tables: plugin.tables,
     columns: plugin.columns ?? null,
@@ -86,6 +98,5 @@ export function describe(plugin, project) {
     wants_deletes: plugin.wantsDeletes,
     names_ids: plugin.namesIds,
     depends_on: plugin.dependsOn,
-    sdk: SDK,
   });
 }

@@ -1,4 +1,4 @@
-import type { Change, Failure, Plugin } from "./index.js";
+import type { Change, Delivered, Failure, Plugin, SinkPlugin } from "./index.js";
 
 /** Sets what `config.get` gives, in place of what was set before. */
 export function setConfig(settings: Record<string, string>): void;
@@ -6,11 +6,46 @@ export function setConfig(settings: Record<string, string>): void;
 /** The log lines since the last call. */
 export function takeLog(): { level: "error" | "warn" | "info" | "debug" | "trace"; message: string }[];
 
+/** Forgets settings, log lines, answers, the store and numbers: for `beforeEach`. */
+export function reset(): void;
+
+/** Sets what questions are answered with: a function of a statement's SQL and one set of parameters, which gives its rows. */
+export function setQuery(answer: (sql: string, parameters: (string | null)[]) => Record<string, any>[]): void;
+
+/** Sets what requests are answered with: a function of the request, which gives an answer or throws a Failure. */
+export function setHttp(
+  respond: (request: { method: string; url: string; headers: Record<string, string>; body: Uint8Array }) => {
+    status?: number;
+    headers?: Record<string, string>;
+    body?: string | Uint8Array;
+  },
+): void;
+
+/** What the store has, as texts. */
+export function stored(): Record<string, string>;
+
+/** What a number came to: `name`, or `name{label="value"}`. */
+export function metric(series: string): number | undefined;
+
+/** Opens a sink with settings, as the host does; throws a Failure where it refuses them. */
+export function open(plugin: SinkPlugin, settings?: Record<string, any>): OpenSink;
+
+/** A sink at work. */
+export interface OpenSink {
+  /** Delivers documents (those without a body are deletes); gives a result for each: null where it was accepted, else the Failure. */
+  deliver(
+    documents: { id: string; destination?: string; body?: any }[],
+    options?: { entity?: string; origin?: "stream" | "backfill"; generation?: number },
+  ): Delivered[];
+  /** Empties a destination. */
+  purge(destination: string): void;
+}
+
 /** An insert of a row, with id `1`, to be given to a plugin's `transform`. */
 export function change<Row>(row: Row, rest?: Partial<Change<Row>>): Change<Row>;
 
 /** What `describe` gives for a plugin. */
-export function describe(plugin: Plugin<any, any>): Record<string, any>;
+export function describe(plugin: Plugin<any, any> | SinkPlugin): Record<string, any>;
 
 /** A table as the plugin asks for it. */
 export function table<Row>(

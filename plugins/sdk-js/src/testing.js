@@ -1,8 +1,37 @@
-/** Runs transforms natively: batches as the host sends them, and outcomes as it reads them. */
-import { outcomes, run } from "./batch.js";
-import { native } from "./host.js";
+/** Runs plugins natively: batches as the host sends them, and answers as it reads them. */
+import { outcomes, reply } from "./batch.js";
+import { Failure } from "./failure.js";
 import { stringify } from "./json.js";
+import { decode, encode } from "./msgpack.js";
+import { forget, native } from "./native.js";
 import * as plugins from "./plugin.js";
+import { Instance } from "./sink.js";
+
+/** Forgets settings, log lines, answers, the store and numbers: for `beforeEach`. */
+export function reset() {
+  forget();
+}
+
+/** Sets what questions are answered with: a function of a statement's SQL and one set of parameters, which gives its rows. */
+export function setQuery(answer) {
+  native.answer = answer;
+}
+
+/** Sets what requests are answered with: a function of the request, which gives an answer or throws a Failure. */
+export function setHttp(respond) {
+  native.respond = respond;
+}
+
+/** What the store has: an object of keys and texts. */
+export function stored() {
+  const text = (bytes) => new TextDecoder().decode(bytes);
+  return Object.fromEntries([...native.state].map(([key, bytes]) => [key, text(bytes)]));
+}
+
+/** What a number came to: `name`, or `name{label="value"}`. */
+export function metric(series) {
+  return native.metrics.get(series);
+}
 
 /** Sets what `config.get` gives, in place of what was set before. */
 export function setConfig(settings) {
@@ -111,9 +140,9 @@ class Table {
 
   /** Runs the plugin over the changes; throws a Failure where the whole batch failed. */
   run() {
-    const request = this.request();
-    JSON.parse(run(this.#plugin, request)); // what the host would get is JSON
-    return outcomes(this.#plugin, request).map((outcome) => new Outcome(outcome));
+    const answered = outcomes(this.#plugin, this.request());
+    JSON.parse(reply(answered)); // what the host would get is JSON
+    return answered.map((outcome) => new Outcome(outcome));
   }
 }
 
@@ -133,5 +162,38 @@ export class Outcome {
   /** Its text. */
   get text() {
     return this.documents.length === 1 ? this.documents[0].text : undefined;
+  }
+}
+
+/** Opens a sink with settings, as the host does; throws a Failure where it refuses them. */
+export function open(plugin, settings = {}) {
+  return new Opened(plugin, settings);
+}
+
+class Opened {
+  #instance;
+
+  constructor(plugin, settings) {
+    this.#instance = new Instance(plugin);
+    this.#instance.open(JSON.stringify(settings));
+  }
+
+  /** Delivers documents; gives a result for each: null where it was accepted, else the Failure. */
+  deliver(documents, { entity = "public.test", origin = "stream", generation = 1 } = {}) {
+    const destinations = [...new Set(documents.map(({ destination = "test" }) => destination))];
+    const elements = documents.map(({ destination = "test", id, body = null }) => {
+      const text = body === null || typeof body === "string" ? body : stringify(body);
+      const bytes = text === null ? null : new TextEncoder().encode(text);
+      return [bytes === null ? "delete" : "upsert", id, destinations.indexOf(destination), bytes, 1, 0, {}];
+    });
+    const request = { v: 1, entity, origin, generation, destinations, documents: elements };
+    const results = decode(this.#instance.deliver(encode(request)));
+    return results.map(([tag, failureClass, code, message, afterMs]) =>
+      tag === 0 ? null : new Failure(failureClass, code, message, { afterMs }));
+  }
+
+  /** Empties a destination. */
+  purge(destination) {
+    this.#instance.purge(destination);
   }
 }

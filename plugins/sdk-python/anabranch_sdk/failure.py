@@ -9,9 +9,12 @@ _CLASSES = ("retry", "poison", "fatal")
 
 
 class Failure(Exception):
-    """Why a change could not be processed. Raise it; anything else that is raised is poison, code `exception`."""
+    """Why a change or document could not be processed.
 
-    def __init__(self, failure_class: FailureClass, code: str, message: str) -> None:
+    Raise it; anything else that is raised is poison, code `exception`.
+    """
+
+    def __init__(self, failure_class: FailureClass, code: str, message: str, *, after: float | None = None) -> None:
         super().__init__(message)
         if failure_class not in _CLASSES:
             raise ValueError(f"{failure_class!r} is no class of failure: {', '.join(_CLASSES)}")
@@ -21,15 +24,17 @@ class Failure(Exception):
         self.code = str(code)
         #: For people: what is wrong and what to do. Never a secret.
         self.message = str(message)
+        #: After how many seconds a retry is welcome, where a sink knows it.
+        self.after = after
 
     @classmethod
-    def retry(cls, code: str, message: str) -> Failure:
-        """It may work later: the host tries again."""
-        return cls("retry", code, message)
+    def retry(cls, code: str, message: str, *, after: float | None = None) -> Failure:
+        """It may work later: the host tries again. A sink may say after how many seconds that is welcome."""
+        return cls("retry", code, message, after=after)
 
     @classmethod
     def poison(cls, code: str, message: str) -> Failure:
-        """This change can never work; others can."""
+        """This change or document can never work; others can."""
         return cls("poison", code, message)
 
     @classmethod
@@ -38,8 +43,8 @@ class Failure(Exception):
         return cls("fatal", code, message)
 
 
-def failure_of(raised: Exception) -> Failure:
+def failure_of(raised: Exception, who: str = "the transform") -> Failure:
     """What was raised while one change was answered, as its failure."""
     if isinstance(raised, Failure):
         return raised
-    return Failure.poison("exception", f"the transform raised {type(raised).__name__}: {raised}")
+    return Failure.poison("exception", f"{who} raised {type(raised).__name__}: {raised}")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from .jsontext import RawJson
+from .sinks import SinkPlugin
 
 SDK = "anabranch-sdk-python 0.1.0"
 
@@ -157,15 +158,21 @@ def transform(
     return decorate
 
 
-def describe(plugin: Plugin[Any], name: str, version: str, demanded: str | None = None) -> str:
+def describe(plugin: Plugin[Any] | SinkPlugin, name: str, version: str, demanded: str | None = None) -> str:
     """What a plugin says of itself: the JSON of `wit/v1/describe.md`.
 
     name, version: those of pyproject.toml; demanded: the version that the build demands, if any.
     """
+    names = {
+        "name": plugin.name or name,
+        "version": demanded if demanded is not None else plugin.version or version,
+        "sdk": SDK,
+    }
+    if isinstance(plugin, SinkPlugin):
+        return json.dumps(names | {"kind": "sink", "encoding": "msgpack"})
     return json.dumps(
-        {
-            "name": plugin.name or name,
-            "version": demanded if demanded is not None else plugin.version or version,
+        names
+        | {
             "kind": "transform",
             "encoding": "json",
             "tables": plugin.tables,
@@ -175,6 +182,5 @@ def describe(plugin: Plugin[Any], name: str, version: str, demanded: str | None 
             "wants_deletes": plugin.wants_deletes,
             "names_ids": plugin.names_ids,
             "depends_on": plugin.depends_on,
-            "sdk": SDK,
         }
     )

@@ -1,10 +1,10 @@
-"""Runs transforms natively: batches as the host sends them, and outcomes as it reads them."""
+"""Runs plugins natively: batches as the host sends them, and answers as it reads them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal, TypeVar
 
@@ -12,22 +12,64 @@ from . import host, plugin as plugins
 from .batch import run
 from .failure import Failure
 from .jsontext import RawJson, stringify
+from .msgpack import decode, encode
 from .plugin import Change, Plugin
+from .sinks import Delivered, Instance, SinkDocument, SinkPlugin
 
 Row = TypeVar("Row")
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """A request that a plugin makes."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def reset() -> None:
+    """Forgets settings, log lines, answers, the store and numbers: for `setUp`."""
+    host.native.__init__()  # type: ignore[misc]
+
+
 def set_config(settings: Mapping[str, str]) -> None:
     """Sets what `config` gives, in place of what was set before."""
-    host.native_settings.clear()
-    host.native_settings.update(settings)
+    host.native.settings = dict(settings)
 
 
 def take_log() -> list[tuple[str, str]]:
     """Level and message of the log lines since the last call."""
-    lines = list(host.native_lines)
-    host.native_lines.clear()
+    lines = list(host.native.lines)
+    host.native.lines.clear()
     return lines
+
+
+def set_query(answer: Callable[[str, list[str | None]], list[dict[str, Any]]]) -> None:
+    """Sets what questions are answered with: a function of a statement's SQL and one set of parameters, as texts."""
+    host.native.answer = answer
+
+
+def set_http(respond: Callable[[Request], tuple[int, str]]) -> None:
+    """Sets what requests are answered with: a function that gives status and body, or raises a Failure."""
+
+    def received(sent: host.Sent) -> host.Received:
+        headers = {name: value.decode() for name, value in sent.headers}
+        status, body = respond(Request(sent.method, sent.url, headers, sent.body))
+        return host.Received(status, [], body.encode())
+
+    host.native.respond = received
+
+
+def stored() -> dict[str, str]:
+    """What the store has, as texts."""
+    return {key: value.decode(errors="replace") for key, value in host.native.state.items()}
+
+
+def metric(series: str) -> float | None:
+    """What a number came to: `name`, or `name{label="value"}`."""
+    return host.native.metrics.get(series)
 
 
 def change(row: Row, **rest: Any) -> Change[Row]:
@@ -39,7 +81,7 @@ def change(row: Row, **rest: Any) -> Change[Row]:
     return Change(row=row, **(values | rest))
 
 
-def describe(plugin: Plugin[Any]) -> dict[str, Any]:
+def describe(plugin: Plugin[Any] | SinkPlugin) -> dict[str, Any]:
     """What `describe` gives for a plugin."""
     return json.loads(plugins.describe(plugin, "test", "0.0.0"))
 
@@ -208,4 +250,52 @@ def _outcome(outcome: Any) -> Outcome:
     return Outcome("emit", tuple(documents))
 
 
-__all__ = ["OneDocument", "Outcome", "Table", "change", "describe", "set_config", "take_log"]
+class OpenSink:
+    """A sink that was opened with settings, as the host does. Raises a Failure where it refuses them."""
+
+    def __init__(self, plugin: SinkPlugin, settings: Mapping[str, Any] | None = None) -> None:
+        self._instance = Instance(plugin)
+        self._instance.open(json.dumps(settings or {}))
+
+    def deliver(self, documents: Iterable[SinkDocument], *, entity: str = "public.test") -> list[Delivered]:
+        """Delivers documents; gives a result for each: None where it was accepted, else the Failure."""
+        given = list(documents)
+        destinations = list(dict.fromkeys(each.destination for each in given))
+        elements = []
+        for each in given:
+            body = None if each.body is None else each.body.encode()
+            operation = "delete" if body is None else "upsert"
+            at = destinations.index(each.destination)
+            elements.append([operation, each.id, at, body, 1, each.commit_time_us, {}])
+        request = {"v": 1, "entity": entity, "origin": "stream", "generation": 1}
+        request |= {"destinations": destinations, "documents": elements}
+        return [_delivered(*result) for result in decode(self._instance.deliver(encode(request)))]
+
+    def purge(self, destination: str) -> None:
+        """Empties a destination."""
+        self._instance.purge(destination)
+
+
+def _delivered(tag: int, *failed: Any) -> Delivered:
+    if tag == 0:
+        return None
+    failure_class, code, message, *after = failed
+    return Failure(failure_class, code, message, after=after[0] / 1000 if after else None)
+
+
+__all__ = [
+    "OneDocument",
+    "OpenSink",
+    "Outcome",
+    "Request",
+    "Table",
+    "change",
+    "describe",
+    "metric",
+    "reset",
+    "set_config",
+    "set_http",
+    "set_query",
+    "stored",
+    "take_log",
+]

@@ -1,7 +1,8 @@
-// From a JavaScript or TypeScript project to a component. `anabranch plugin build` runs this in the project's folder
-// with one argument, the task (see javascript.rs); the last line of standard output is the answer.
+// From a JavaScript or TypeScript project to a component. `anabranch plugin build` runs this in the project's folder,
+// twice, with one argument, the task (see javascript.rs); the last line of standard output is the answer.
 import { mkdir, writeFile } from "node:fs/promises";
 import { join } from "node:path";
+import { pathToFileURL } from "node:url";
 
 const NODE = 20;
 
@@ -22,69 +23,114 @@ function fails(problem) {
   process.exitCode = 1;
 }
 
-async function bundle(esbuild, { entry, name, version, demanded }) {
-  const module = `
+/** What differs between a plugin as a component and one that is looked at here. */
+const SETTINGS = {
+  bundle: true,
+  write: false,
+  metafile: true,
+  format: "esm",
+  platform: "neutral",
+  mainFields: ["module", "main"],
+  target: "es2022",
+  charset: "utf8",
+  logLevel: "warning",
+  // A namespace without `plugin` is told in better words.
+  logOverride: { "import-is-undefined": "silent" },
+};
+
+/** Interfaces of the host are no files. Those of WASI get another name: what has that name, componentize-js stubs. */
+const hostInterfaces = (standIn) => ({
+  name: "host-interfaces",
+  setup({ onResolve }) {
+    onResolve({ filter: /^(anabranch|wasi):/ }, ({ path }) => ({
+      path: path.replace(/^wasi:/, `${standIn}:`), external: true,
+    }));
+  },
+});
+
+/** One module of the project. In a component, the SDK's functions of the host are the host's own. */
+async function bundle(esbuild, contents, conditions, standIn) {
+  const { outputFiles, metafile } = await esbuild.build({
+    ...SETTINGS,
+    stdin: { contents, resolveDir: process.cwd(), sourcefile: "component.js" },
+    conditions,
+    plugins: [hostInterfaces(standIn)],
+  });
+  return { source: outputFiles[0].text, metafile };
+}
+
+/** The plugin as it stands in its module, which runs here as its tests run it. */
+async function definition(esbuild, { entry, work, stand_in: standIn }) {
+  const path = join(work, "definition.mjs");
+  const { source } = await bundle(esbuild, `export * from ${JSON.stringify(`./${entry}`)};`, [], standIn);
+  await writeFile(path, source);
+  const { plugin } = await import(pathToFileURL(path));
+  return plugin;
+}
+
+/** What a bundle imports of the host: each interface, and the first file that does. */
+function imports({ inputs, outputs }) {
+  const wanted = new Set(Object.values(outputs).flatMap((output) => output.imports).map(({ path }) => path));
+  return [...wanted].map((path) => {
+    const from = Object.keys(inputs).filter((name) => inputs[name].imports.some((found) => found.path === path));
+    return { path, from: from.find((name) => name !== "component.js") ?? null };
+  });
+}
+
+/** First step: the module, and what it exports and imports. */
+async function prepare(esbuild, task) {
+  const { entry, name, version, demanded } = task;
+  const plugin = await definition(esbuild, task);
+  if (plugin?.kind !== "transform" && plugin?.kind !== "sink") {
+    const problem = `${entry} exports no \`plugin\`; write \`export const plugin = transform({ … })\`, or \`sink(…)\``;
+    return answer({ problem });
+  }
+  const exports = plugin.kind === "transform" ? ["transform"] : ["sink", ...(plugin.purges ? ["purge"] : [])];
+  const { source, metafile } = await bundle(esbuild, `
     import * as log from "anabranch:plugin/log@1.0.0";
     import * as config from "anabranch:plugin/config@1.0.0";
-    import { component } from "anabranch-sdk/component";
+    import { component } from "anabranch-sdk/${plugin.kind === "transform" ? "component" : "sink-component"}";
     import * as project from ${JSON.stringify(`./${entry}`)};
     const names = ${JSON.stringify({ name, version, demanded })};
-    export const { describe, transform } = component(project.plugin, names, { log, config });
-  `;
-  const { outputFiles } = await esbuild.build({
-    stdin: { contents: module, resolveDir: process.cwd(), sourcefile: "component.js" },
-    bundle: true,
-    write: false,
-    format: "esm",
-    platform: "neutral",
-    mainFields: ["module", "main"],
-    target: "es2022",
-    charset: "utf8",
-    external: ["anabranch:*"],
-    logLevel: "warning",
-    // A namespace without `plugin` is told by the SDK, in better words.
-    logOverride: { "import-is-undefined": "silent" },
+    export const { describe, ${exports.join(", ")} } = component(project.plugin, names, { log, config });
+  `, ["anabranch-component"], task.stand_in);
+  await mkdir(join(task.work, "js"));
+  await writeFile(join(task.work, "js", "plugin.js"), source);
+  answer({ prepared: { exports, imports: imports(metafile) } });
+}
+
+/** Second step: the component, of the world that was made for it. */
+async function componentize(componentizer, task) {
+  const { component } = await componentizer.componentize({
+    sourcePath: join(task.work, "js", "plugin.js"),
+    witPath: task.wit,
+    worldName: task.world,
+    // Each of them would import WASI, also in a plugin that does not ask for it.
+    disableFeatures: ["random", "stdio", "clocks", "http", "fetch-event"],
   });
-  return outputFiles[0].text;
+  await writeFile(task.output, component);
+  answer("built");
 }
 
 async function build(task) {
   if (Number(process.versions.node.split(".")[0]) < NODE) {
-    return answer({ tools: `Node ${process.versions.node} is too old; install Node ${NODE} or newer from https://nodejs.org` });
+    return answer({ problem: `Node ${process.versions.node} is too old; install Node ${NODE} or newer from https://nodejs.org` });
   }
   const missing = [];
   const esbuild = await tool("esbuild", missing);
   const componentizer = await tool("@bytecodealliance/componentize-js", missing);
   if (missing.length > 0) {
     return answer({
-      tools: `${missing.join(" and ")} cannot be found: run \`npm install\` there; package.json needs both `
+      problem: `${missing.join(" and ")} cannot be found: run \`npm install\` there; package.json needs both `
         + "esbuild and @bytecodealliance/componentize-js as devDependencies (`anabranch plugin new` writes one)",
     });
   }
-  let source;
   try {
-    source = await bundle(esbuild, task);
+    await (task.step === "prepare" ? prepare(esbuild, task) : componentize(componentizer, task));
   } catch (error) {
     if (error.errors) process.exitCode = 1; // esbuild has told them
     else fails(error);
-    return;
   }
-  const sourcePath = join(task.work, "js", "plugin.js");
-  await mkdir(join(task.work, "js"));
-  await writeFile(sourcePath, source);
-  try {
-    const { component } = await componentizer.componentize({
-      sourcePath,
-      witPath: task.wit,
-      worldName: task.world,
-      // Each of them would import WASI.
-      disableFeatures: ["random", "stdio", "clocks", "http", "fetch-event"],
-    });
-    await writeFile(task.output, component);
-  } catch (error) {
-    return fails(error);
-  }
-  answer("built");
 }
 
 await build(JSON.parse(process.argv.at(-1)));

@@ -1,7 +1,8 @@
 //! JavaScript and TypeScript: esbuild makes one module of the project and the SDK, componentize-js a component of it.
 //!
 //! Both tools are the project's own (its package.json pins them), and `javascript.mjs` calls them within Node. The
-//! engine's optional features are switched off, so that the component imports no WASI.
+//! engine's optional features are switched off, so that the component imports no WASI by itself; what the bundle still
+//! imports once esbuild has dropped what is not used becomes its world, and so what it asks for.
 
 use std::{
     fs,
@@ -26,8 +27,9 @@ struct Package {
 }
 
 /// What the driver is told.
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct Task<'a> {
+    step: Step,
     /// The module that exports `plugin`, relative to the project.
     entry: &'a str,
     name: &'a str,
@@ -35,18 +37,45 @@ struct Task<'a> {
     demanded: Option<String>,
     wit: PathBuf,
     world: &'a str,
+    /// The name of WASI in the meantime.
+    stand_in: &'a str,
     /// A folder for what comes between.
     work: &'a Path,
     output: PathBuf,
+}
+
+/// The world is made between them.
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Step {
+    Prepare,
+    Componentize,
 }
 
 /// What it answers, if it gets so far.
 #[derive(Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Answer {
+    Prepared(Prepared),
     Built,
-    /// Tools that are not there or too old: what to do.
-    Tools(String),
+    /// Tools that are not there or too old, or what is wrong with the project: what to do.
+    Problem(String),
+}
+
+/// The bundle.
+#[derive(Deserialize)]
+struct Prepared {
+    /// Interfaces beside `describe`.
+    exports: Vec<String>,
+    imports: Vec<Import>,
+}
+
+#[derive(Deserialize)]
+struct Import {
+    /// `anabranch:plugin/query@1.0.0`
+    path: String,
+    /// The first file that has it.
+    from: Option<String>,
 }
 
 /// Builds the project whose package.json this is.
@@ -59,20 +88,29 @@ pub(super) fn build(options: &BuildOptions, manifest: &Path) -> Result<Made, Bui
         .tempdir()
         .map_err(BuildError::io(&std::env::temp_dir()))?;
     let interface = work.path().join("wit");
-    wit::write(&interface).map_err(BuildError::io(&interface))?;
     let output = work.path().join("component.wasm");
     let task = Task {
+        step: Step::Prepare,
         entry: &entry,
         name: &name,
         version: package.version.as_deref(),
         demanded: demanded_version(options),
-        wit: interface,
+        wit: interface.clone(),
         world: wit::WORLD,
+        stand_in: wit::STAND_IN,
         work: work.path(),
         output: output.clone(),
     };
-    run_node(options, project, &task)?;
+    let failed = || BuildError::Failed { tool: "componentize-js", project: options.project.clone() };
+    let Some(Answer::Prepared(prepared)) = run_node(options, project, &task)? else { return Err(failed()) };
+    let world = world(options, prepared)?;
+    world.write(&interface).map_err(BuildError::io(&interface))?;
+    let Some(Answer::Built) = run_node(options, project, &Task { step: Step::Componentize, ..task })? else {
+        return Err(failed());
+    };
     let component = fs::read(&output).map_err(BuildError::io(&output))?;
+    let component = wit::renamed(component)
+        .map_err(|problem| BuildError::NoComponent { project: options.project.clone(), problem })?;
     // The scope of `@acme/name` is no part of a file's name.
     let file = name.rsplit('/').next().unwrap_or(&name).to_owned();
     Ok(Made { name: file, component })
@@ -99,9 +137,28 @@ fn entry(manifest: &Path, project: &Path, package: &Package) -> Result<String, B
     })
 }
 
-fn run_node(options: &BuildOptions, project: &Path, task: &Task<'_>) -> Result<(), BuildError> {
-    let failed = || BuildError::Failed { tool: "componentize-js", project: options.project.clone() };
-    let task = serde_json::to_string(task).map_err(|_| failed())?;
+/// The world of a bundle: what it exports, and what it imports.
+fn world(options: &BuildOptions, prepared: Prepared) -> Result<wit::World, BuildError> {
+    let mut world = wit::World { exports: prepared.exports, ..wit::World::default() };
+    for Import { path, from } in prepared.imports {
+        let path = wit::real_name(&path);
+        match wit::capability(&path) {
+            Ok(capability) => world.capabilities.extend(capability),
+            Err(()) => {
+                let from = from.unwrap_or_else(|| "the bundle".to_owned());
+                let problem = format!(
+                    "{from} imports {path}, which no plugin gets: use `http`, `metrics`, `query` and `state` of the SDK"
+                );
+                return Err(BuildError::Tools { project: options.project.clone(), problem });
+            }
+        }
+    }
+    Ok(world)
+}
+
+/// Runs the driver; none if it failed and said why, on standard error.
+fn run_node(options: &BuildOptions, project: &Path, task: &Task<'_>) -> Result<Option<Answer>, BuildError> {
+    let Ok(task) = serde_json::to_string(task) else { return Ok(None) };
     let output = Command::new("node")
         // A module without a file finds the project's own packages.
         .args(["--input-type=module", "--eval", DRIVER, "--", &task])
@@ -116,11 +173,10 @@ fn run_node(options: &BuildOptions, project: &Path, task: &Task<'_>) -> Result<(
             install: "install Node 20 or newer from https://nodejs.org",
         })?;
     let stdout = String::from_utf8_lossy(&output.stdout);
-    match stdout.lines().last().map(serde_json::from_str) {
-        Some(Ok(Answer::Built)) if output.status.success() => Ok(()),
-        Some(Ok(Answer::Tools(problem))) => {
+    match stdout.lines().last().and_then(|line| serde_json::from_str(line).ok()) {
+        Some(Answer::Problem(problem)) => {
             Err(BuildError::Tools { project: options.project.clone(), problem })
         }
-        _ => Err(failed()),
+        answer => Ok(answer.filter(|_| output.status.success())),
     }
 }

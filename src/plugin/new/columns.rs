@@ -170,7 +170,9 @@ impl<'a> Columns<'a> {
         let type_width = types.iter().map(String::len).max().unwrap_or_default();
         let fields = |tag: &str| {
             let field = |((name, (column, _)), kind): (&(String, &(&Column, bool)), &String)| {
-                let key = go_tag(tag, &column.name);
+                // A comma of `json` begins an option, and `-` leaves the field out.
+                let whole = tag == "json" && (column.name.contains(',') || column.name == "-");
+                let key = go_tag(if whole { "key" } else { tag }, &column.name);
                 format!("\t{name:width$} {kind:type_width$} {key}")
             };
             lines(named.iter().zip(&types), field)

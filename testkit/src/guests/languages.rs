@@ -104,7 +104,9 @@ pub(super) fn require(language: Language) -> Result<Tools> {
 pub(super) fn sources(language: Language) -> &'static [&'static str] {
     match language {
         Language::Rust => &[],
-        Language::JavaScript => &["plugins/sdk-js/src", "plugins/package-lock.json"],
+        Language::JavaScript => {
+            &["plugins/sdk-js/src", "plugins/sdk-js/package.json", "plugins/package-lock.json"]
+        }
         Language::Python => &["plugins/sdk-python/anabranch_sdk", REQUIREMENTS],
         Language::C => &["plugins/sdk-c", C_REQUIREMENTS],
         Language::Go => &["plugins/sdk-go", GO_REQUIREMENTS],

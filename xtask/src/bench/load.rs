@@ -33,6 +33,7 @@ pub(super) async fn measure(bench: &Bench, rows: u64, seconds: u64, figures: &mu
     source.insert(rows, rows).await?;
     source.client.batch_execute(&shop::insert_orders(1, ROWS, 0)).await?;
     source.client.batch_execute("vacuum public.products").await?;
+    source.settle().await?;
     let mut host = host(bench, &source)?;
     let output = host.start_piped()?;
     host.wait_log(0, ": streaming ", DEADLINE).await?;

@@ -67,6 +67,17 @@ impl Source {
         Ok(Command::new(path))
     }
 
+    /// Waits until the disk has everything: else the system writes out what was inserted while something is
+    /// measured that waits for the same disk.
+    pub(super) async fn settle(&self) -> Result<()> {
+        self.client.batch_execute("checkpoint").await?;
+        let status = Command::new("sync").status().context("sync")?;
+        if !status.success() {
+            bail!("sync: {status}");
+        }
+        Ok(())
+    }
+
     /// New rows, so many a transaction. Not waiting for the disk, since only reading is measured. Says when the last
     /// transaction was committed.
     pub(super) async fn insert(&mut self, rows: u64, per_transaction: u64) -> Result<SystemTime> {

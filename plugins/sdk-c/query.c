@@ -1,0 +1,96 @@
+/* What capabilities give, beside what the host does: answers of the source (wit/v1/payload-query.md), failures. */
+#include <string.h>
+
+#include "internal.h"
+
+bool ab_failure_is(ab_failure *failure, ab_class failure_class, const char *code, const char *message)
+{
+	if (failure != NULL)
+		*failure = (ab_failure){failure_class, ab_str_of(code), ab_str_of(message)};
+	return false;
+}
+
+bool ab_state_get(ab_str key, ab_str *value, ab_failure *failure)
+{
+	*value = (ab_str){0};
+	return ab_state_get_many(&key, 1, value, failure);
+}
+
+ab_str ab_response_header(const ab_response *response, const char *name)
+{
+	for (size_t at = 0; at < response->header_count; at++)
+		if (ab_str_is(response->headers[at].name, name))
+			return response->headers[at].value;
+	return (ab_str){0};
+}
+
+bool ab_answers_of(ab_str bytes, ab_answers *answers, ab_failure *failure)
+{
+	ab_reader reader = {(const uint8_t *)bytes.data, (const uint8_t *)bytes.data + bytes.size, false};
+	uint32_t elements;
+	uint32_t sets;
+	if (!ab_read_array(&reader, &elements) || elements < 2 || ab_read_unsigned(&reader) != 1 ||
+	    !ab_read_array(&reader, &sets))
+		return ab_failure_is(failure, AB_FATAL, "query-answer", "the host's answer is malformed");
+	*answers = (ab_answers){reader.at, reader.end, sets};
+	return true;
+}
+
+/* No rows: what is malformed ends them. */
+static bool none(ab_answers *answers, ab_rows *rows)
+{
+	answers->sets = 0;
+	*rows = (ab_rows){0};
+	return false;
+}
+
+bool ab_next_set(ab_answers *answers, ab_rows *rows)
+{
+	if (answers->sets == 0)
+		return none(answers, rows);
+	ab_reader reader = {answers->at, answers->end, false};
+	uint32_t elements;
+	uint32_t columns;
+	if (!ab_read_array(&reader, &elements) || elements < 2 || !ab_read_array(&reader, &columns) ||
+	    columns > (size_t)(reader.end - reader.at))
+		return none(answers, rows);
+	ab_str *names = ab_alloc(columns * sizeof *names);
+	for (uint32_t at = 0; at < columns; at++)
+		names[at] = ab_read_text(&reader);
+	ab_value all = ab_read_value(&reader);
+	for (uint32_t rest = 2; rest < elements; rest++)
+		ab_read_skip(&reader);
+	if (reader.bad || all.type != AB_ARRAY)
+		return none(answers, rows);
+	answers->at = reader.at;
+	answers->sets -= 1;
+	*rows = (ab_rows){.columns = columns, .names = names, .left = all.count, .items = ab_items_of(&all),
+			  .row = ab_alloc(columns * sizeof(ab_value))};
+	return true;
+}
+
+bool ab_next_row(ab_rows *rows)
+{
+	ab_value row;
+	if (rows->left == 0 || !ab_next(&rows->items, &row) || row.type != AB_ARRAY || row.count != rows->columns) {
+		rows->left = 0;
+		return false;
+	}
+	rows->left -= 1;
+	ab_items values = ab_items_of(&row);
+	for (size_t at = 0; at < rows->columns; at++)
+		if (!ab_next(&values, &rows->row[at]))
+			rows->row[at] = (ab_value){.type = AB_NULL};
+	return true;
+}
+
+bool ab_select(const char *sql, const ab_str *parameters, size_t width, ab_rows *rows, ab_failure *failure)
+{
+	const ab_statement statement = {.sql = ab_str_of(sql), .parameters = parameters, .width = width, .sets = 1};
+	ab_answers answers;
+	*rows = (ab_rows){0};
+	if (!ab_query(&statement, 1, &answers, failure))
+		return false;
+	return ab_next_set(&answers, rows) ||
+	       ab_failure_is(failure, AB_FATAL, "query-answer", "the host's answer has no rows");
+}

@@ -1,0 +1,225 @@
+/* Capabilities of the host, as a transform meets them, against the doubles that its tests have. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "anabranch_http.h"
+#include "anabranch_testing.h"
+#include "internal.h"
+
+enum { WHAT, ARGUMENT };
+
+static ab_outcome told(ab_change *change, ab_str text)
+{
+	ab_put_text(ab_document(change), text);
+	return AB_EMIT;
+}
+
+static ab_outcome ask(ab_change *change)
+{
+	ab_failure failure;
+	ab_rows rows;
+	if (!ab_select("select id, name from public.brands where id = $1::int", AB_PARAMETERS(ab_text(change, ARGUMENT)),
+		       &rows, &failure))
+		return ab_fail_as(change, &failure);
+	ab_json *out = ab_document(change);
+	ab_array(out);
+	ab_put_integer(out, rows.left);
+	while (ab_next_row(&rows))
+		for (size_t at = 0; at < rows.columns; at++) {
+			ab_put_text(out, rows.names[at]);
+			ab_put(out, &rows.row[at]);
+		}
+	ab_end(out);
+	return AB_EMIT;
+}
+
+static ab_outcome ask_many(ab_change *change)
+{
+	const ab_str parameters[] = {AB_STR("7"), AB_STR("x"), {0}, AB_STR("y")};
+	const ab_statement statements[] = {
+		{.sql = AB_STR("select name from public.brands where id = $1::int and $2 = 'x'"),
+		 .parameters = parameters, .width = 2, .sets = 2},
+		{.sql = AB_STR("select 1"), .sets = 1},
+	};
+	ab_answers answers;
+	ab_failure failure;
+	if (!ab_query(statements, 2, &answers, &failure))
+		return ab_fail_as(change, &failure);
+	ab_json *out = ab_document(change);
+	ab_array(out);
+	ab_rows rows;
+	while (ab_next_set(&answers, &rows))
+		ab_put_integer(out, rows.left);
+	ab_end(out);
+	return AB_EMIT;
+}
+
+static ab_outcome keep(ab_change *change)
+{
+	ab_failure failure;
+	const ab_str keys[] = {AB_STR("b"), AB_STR("none"), AB_STR("a")};
+	ab_str values[3];
+	const ab_str *found;
+	size_t count;
+	ab_str after = AB_STR("a");
+	if (!ab_state_set(AB_STR("b"), ab_text(change, ARGUMENT), &failure) ||
+	    !ab_state_set(AB_STR("a"), AB_STR(""), NULL) || !ab_state_set(AB_STR("ab"), AB_STR("x"), NULL) ||
+	    !ab_state_delete(AB_STR("never"), NULL) || !ab_state_get_many(keys, 3, values, &failure) ||
+	    !ab_state_keys(AB_STR("a"), &after, 10, &found, &count, &failure))
+		return ab_fail_as(change, &failure);
+	ab_json *out = ab_document(change);
+	ab_array(out);
+	for (size_t at = 0; at < 3; at++)
+		ab_put_text(out, values[at]);
+	for (size_t at = 0; at < count; at++)
+		ab_put_text(out, found[at]);
+	ab_end(out);
+	return AB_EMIT;
+}
+
+static ab_outcome send_request(ab_change *change)
+{
+	const ab_request request = {.method = "POST", .url = ab_text(change, ARGUMENT), .body = AB_STR("{}"),
+				    AB_HEADERS({AB_STR("accept"), AB_STR("text/plain")})};
+	ab_response response;
+	ab_failure failure;
+	if (!ab_http(&request, &response, &failure))
+		return ab_fail_as(change, &failure);
+	if (response.status != 200)
+		return ab_failf(change, AB_RETRY, "status", "the server answered %d", response.status);
+	ab_json *out = ab_document(change);
+	ab_array(out);
+	ab_put_text(out, response.body);
+	ab_put_text(out, ab_response_header(&response, "etag"));
+	ab_put_text(out, ab_response_header(&response, "none"));
+	ab_end(out);
+	return AB_EMIT;
+}
+
+static ab_outcome transform(ab_change *change)
+{
+	ab_str what = ab_text(change, WHAT);
+	if (ab_str_is(what, "ask"))
+		return ask(change);
+	if (ab_str_is(what, "ask many"))
+		return ask_many(change);
+	if (ab_str_is(what, "keep"))
+		return keep(change);
+	if (ab_str_is(what, "send"))
+		return send_request(change);
+	ab_count("rows", AB_LABELS({AB_STR("kind"), what}), 2, NULL);
+	ab_count("rows", AB_LABELS({AB_STR("kind"), what}), 3, NULL);
+	ab_gauge("depth", AB_NO_LABELS, 1.5, NULL);
+	return told(change, AB_STR("counted"));
+}
+
+AB_PLUGIN(.columns = AB_LIST("what", "argument"), .transform = transform);
+
+static void insert(ab_test *t, const char *what, const char *argument)
+{
+	ab_test_insert(t, "1", AB_ROW(ab_of_text(what), ab_of_text(argument)));
+}
+
+static void source(ab_test_table *answer, ab_str sql, const ab_str *parameters, size_t width)
+{
+	(void)sql;
+	if (width == 0) {
+		ab_test_row(answer, AB_ROW());
+		return;
+	}
+	ab_test_head(answer, width == 1 ? AB_LIST("id", "name") : AB_LIST("name"));
+	if (width == 1 && ab_str_is(parameters[0], "7")) {
+		ab_test_row(answer, AB_ROW(ab_of_integer(7), ab_of_text("Köln")));
+		ab_test_row(answer, AB_ROW(ab_of_integer(8), ab_of_null()));
+	} else if (width == 2 && parameters[0].data == NULL) {
+		ab_test_row(answer, AB_ROW(ab_of_text("of NULL")));
+	}
+}
+
+static void answers_come_set_by_set(ab_test *t)
+{
+	ab_test_query(t, source);
+	insert(t, "ask", "7");
+	insert(t, "ask", "9");
+	insert(t, "ask many", "");
+	AB_EXPECT_DOCUMENT(t, 0, "[2,\"id\",7,\"name\",\"Köln\",\"id\",8,\"name\",null]");
+	AB_EXPECT_DOCUMENT(t, 1, "[0]");
+	AB_EXPECT_DOCUMENT(t, 2, "[0,1,1]");
+}
+
+static void the_store_keeps_what_it_is_given(ab_test *t)
+{
+	insert(t, "keep", "new");
+	AB_EXPECT_DOCUMENT(t, 0, "[\"new\",null,\"\",\"ab\"]");
+	AB_EXPECT_TEXT(t, ab_test_state(t, "b"), "new");
+	AB_EXPECT(t, ab_test_state(t, "none").data == NULL);
+}
+
+static void numbers_add_up(ab_test *t)
+{
+	insert(t, "a", "");
+	AB_EXPECT_DOCUMENT(t, 0, "\"counted\"");
+	AB_EXPECT(t, ab_test_metric(t, "rows{kind=\"a\"}") == 5);
+	AB_EXPECT(t, ab_test_metric(t, "depth") == 1.5);
+	AB_EXPECT(t, ab_test_metric(t, "none") == 0);
+}
+
+static bool server(const ab_request *request, ab_response *response, ab_failure *failure)
+{
+	static const ab_header headers[] = {{{"etag", 4}, {"7", 1}}};
+	if (ab_str_is(request->url, "http://late/")) {
+		*failure = (ab_failure){AB_RETRY, AB_STR("http-timeout"), AB_STR("late")};
+		return false;
+	}
+	response->status = strcmp(request->method, "POST") == 0 && request->header_count == 1 ? 200 : 400;
+	response->headers = headers;
+	response->header_count = 1;
+	response->body = request->body;
+	return true;
+}
+
+static void requests_are_answered_by_the_test(ab_test *t)
+{
+	ab_test_http(t, server);
+	insert(t, "send", "http://x/");
+	insert(t, "send", "http://late/");
+	AB_EXPECT_DOCUMENT(t, 0, "[\"{}\",\"7\",null]");
+	AB_EXPECT_FAILURE(t, 1, "http-timeout");
+	AB_EXPECT(t, ab_test_answer(t, 1)->failure_class == AB_RETRY);
+}
+
+static void what_a_test_does_not_answer_is_refused(ab_test *t)
+{
+	insert(t, "ask", "7");
+	insert(t, "send", "http://x/");
+	AB_EXPECT_FAILURE(t, 0, "query-denied");
+	AB_EXPECT_FAILURE(t, 1, "http-denied");
+	AB_EXPECT(t, ab_test_answer(t, 1)->failure_class == AB_FATAL);
+}
+
+static void answers_that_are_damaged_end(ab_test *t)
+{
+	static const uint8_t whole[] = "\x92\x01\x92\x92\x92\xa2id\xa4name\x92\x92\x07\xa1\x61\x92\x08\xc0\x92\x90\x90";
+	for (size_t size = 0; size < sizeof whole; size++) {
+		/* Cut, and at the end whole; on the heap, so that the sanitizers see what is read beyond. */
+		uint8_t *bytes = malloc(size + 1);
+		memcpy(bytes, whole, size);
+		bool right = size == sizeof whole - 1;
+		for (int changed = 0; changed < 256; changed++) {
+			if (!right && size > 0)
+				bytes[size - 1] = (uint8_t)changed;
+			ab_answers answers;
+			ab_rows rows;
+			size_t count = 0;
+			if (ab_answers_of((ab_str){(const char *)bytes, size}, &answers, NULL))
+				while (ab_next_set(&answers, &rows))
+					while (ab_next_row(&rows))
+						count += 1;
+			AB_EXPECT(t, right ? count == 2 : count <= 2);
+		}
+		free(bytes);
+	}
+}
+
+AB_TESTS(answers_come_set_by_set, the_store_keeps_what_it_is_given, numbers_add_up, requests_are_answered_by_the_test,
+	 what_a_test_does_not_answer_is_refused, answers_that_are_damaged_end)

@@ -1,0 +1,179 @@
+package anabranch
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+type asked struct {
+	What string `column:"what"`
+	Arg  string `column:"arg"`
+}
+
+type brand struct {
+	Name *string `column:"name"`
+	ID   int64   `column:"id"`
+}
+
+func ask(change Change[asked]) (any, error) {
+	arg := change.Row.Arg
+	switch change.Row.What {
+	case "select":
+		brands, err := Select[brand]("select id, name, country from public.brands where id = $1::int", arg)
+		if err != nil {
+			return nil, err
+		}
+		texts := []string{}
+		for _, brand := range brands {
+			if brand.Name == nil {
+				brand.Name = new(string)
+			}
+			texts = append(texts, fmt.Sprint(brand.ID, *brand.Name))
+		}
+		return texts, nil
+	case "send":
+		response, err := Send(Request{Method: "POST", URL: arg, Body: []byte("{}")})
+		if err != nil {
+			return nil, fmt.Errorf("of the rates: %w", err)
+		}
+		return []any{response.Status, string(response.Body), response.Header("ETag"), response.Header("none")}, nil
+	case "keep":
+		if err := StateSet("b", []byte(arg)); err != nil {
+			return nil, err
+		}
+		StateSet("a", []byte{})
+		StateSet("ab", []byte("x"))
+		StateDelete("never")
+		values, _ := StateGetMany("b", "none", "a")
+		keys, err := StateKeys("a", "a", 10)
+		_, there, _ := StateGet("none")
+		return []any{string(values[0]), values[1] == nil, values[2] != nil, keys, there}, err
+	}
+	Count("rows", 2, Label{"kind", arg})
+	Count("rows", 3, Label{"kind", arg})
+	Gauge("depth", 1.5)
+	return "counted", nil
+}
+
+var asker = Transform[asked]{Name: "asker", Version: "1.0.0", Apply: ask}
+
+func brands(sql string, parameters []*string) ([]string, [][]any) {
+	columns := []string{"id", "name", "country"}
+	switch {
+	case parameters[0] == nil:
+		return columns, [][]any{{nil, "of NULL", nil}}
+	case *parameters[0] == "7":
+		return columns, [][]any{{int64(7), "Köln", "DE"}, {int64(8), nil, nil}}
+	}
+	return columns, nil
+}
+
+func TestAnswersAreReadAsRows(t *testing.T) {
+	batch := Test(&asker).Insert("1", asked{"select", "7"}).Insert("2", asked{"select", "9"})
+	batch.Host.Query = brands
+	outcomes := run(t, batch)
+	expect(t, outcomes[0].Text(), `["7Köln","8"]`)
+	expect(t, outcomes[1].Text(), `[]`)
+}
+
+func TestAnswersComeSetBySet(t *testing.T) {
+	host := newHost()
+	host.Query = brands
+	defer bind(host)()
+	seven := 7
+	answers, err := Query(Statement{SQL: "a", Sets: [][]any{{&seven}, {(*int)(nil)}}}, Statement{"b", [][]any{{Numeric("1.50")}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(t, answers.Sets(), 3)
+	first, err := Rows[int64](answers, 0)
+	expect(t, fmt.Sprint(first, err), "[7 8] <nil>")
+	all, err := Rows[map[string]any](answers, 0)
+	expect(t, fmt.Sprint(all, err), "[map[country:DE id:7 name:Köln] map[country:<nil> id:8 name:<nil>]] <nil>")
+	for _, err := range []error{
+		second(Rows[int64](answers, 1)),
+		second(Rows[struct {
+			A int64 `column:"missing"`
+		}](answers, 0)),
+		second(Rows[int64](answers, 3)),
+		second(Rows[chan int](answers, 0)),
+	} {
+		var failure *Failure
+		if !errors.As(err, &failure) {
+			t.Errorf("%v is no failure", err)
+		}
+	}
+	_, err = Select[int64]("a", []int{1})
+	expect(t, err.Error(), "query-parameter: the parameter $1 is a []int, which is no text, number or bool")
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func TestParametersAreTexts(t *testing.T) {
+	text := "x"
+	for _, sample := range []struct {
+		parameter any
+		expected  string
+	}{
+		{"a", "a"}, {true, "true"}, {int8(-7), "-7"}, {uint64(1 << 63), "9223372036854775808"}, {1.5, "1.5"},
+		{Numeric("1.50"), "1.50"}, {JSON("{}"), "{}"}, {&text, "x"}, {time.Second, "1s"},
+	} {
+		got, err := parameterOf(sample.parameter)
+		if err != nil || *got != sample.expected {
+			t.Errorf("%v: %v, %v", sample.parameter, got, err)
+		}
+	}
+	for _, null := range []any{nil, (*string)(nil), (*time.Time)(nil)} {
+		if got, err := parameterOf(null); got != nil || err != nil {
+			t.Errorf("%v: %v, %v", null, got, err)
+		}
+	}
+}
+
+func TestDamagedAnswersAreTold(t *testing.T) {
+	host := newHost()
+	host.Query = brands
+	defer bind(host)()
+	whole, _ := hostQuery([]question{{"a", [][]*string{{new(string)}, {nil}}}})
+	for size := range len(whole) {
+		for changed := range 256 {
+			cut := append(append([]byte{}, whole[:size]...), byte(changed))
+			if answers, err := answersOf(cut); err == nil {
+				for set := range answers.Sets() {
+					Rows[brand](answers, set)
+				}
+			}
+		}
+	}
+}
+
+func TestTheStoreAndNumbersAreTheTests(t *testing.T) {
+	batch := Test(&asker).Insert("1", asked{"keep", "new"}).Insert("2", asked{"count", "a"})
+	outcomes := run(t, batch)
+	expect(t, outcomes[0].Text(), `["new",true,true,["ab"],false]`)
+	expect(t, string(batch.Host.State["b"]), "new")
+	expect(t, batch.Host.Metrics[`rows{kind="a"}`], 5)
+	expect(t, batch.Host.Metrics["depth"], 1.5)
+}
+
+func TestRequestsAreAnsweredByTheTest(t *testing.T) {
+	batch := Test(&asker).Insert("1", asked{"send", "http://x/"}).Insert("2", asked{"send", "http://late/"})
+	batch.Host.HTTP = func(request Request) (*Response, error) {
+		if request.URL == "http://late/" {
+			return nil, httpFailure("timeout: it is late")
+		}
+		return &Response{200, map[string][]string{"etag": {"7"}}, request.Body}, nil
+	}
+	outcomes := run(t, batch)
+	expect(t, outcomes[0].Text(), `[200,"{}","7",""]`)
+	expect(t, *outcomes[1].Failure, Failure{Class: ClassRetry, Code: "http-timeout", Message: "of the rates: http-timeout: it is late"})
+}
+
+func TestWhatATestDoesNotAnswerIsRefused(t *testing.T) {
+	outcomes := run(t, Test(&asker).Insert("1", asked{"select", "7"}).Insert("2", asked{"send", "http://x/"}))
+	expect(t, outcomes[0].Failure.Code, "query-denied")
+	expect(t, outcomes[1].Failure.Code, "http-denied")
+	expect(t, outcomes[1].Failure.Class, ClassFatal)
+}

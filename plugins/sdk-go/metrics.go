@@ -1,0 +1,17 @@
+package anabranch
+
+// Numbers of its own at the host's /metrics (`[plugins.<name>.grants] metrics = true`). The host adds the labels `plugin`
+// and `mapping`, and bounds how many series there may be: give labels few values.
+
+// Label of a number.
+type Label struct{ Name, Value string }
+
+// Count adds to a counter, which is shown as `anabranch_guest_<name>_total`.
+func Count(name string, by uint64, labels ...Label) error {
+	return errorOf(hostCount(name, by, labels))
+}
+
+// Gauge sets a gauge, which is shown as `anabranch_guest_<name>`.
+func Gauge(name string, value float64, labels ...Label) error {
+	return errorOf(hostGauge(name, value, labels))
+}

@@ -1,0 +1,147 @@
+package anabranch
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+type settings struct {
+	URL  string `json:"url"`
+	Most int    `json:"most"`
+}
+
+type deliverer struct {
+	settings settings
+	seen     []Delivered
+}
+
+func (d *deliverer) Deliver(delivery Delivery) ([]error, error) {
+	d.seen = delivery.Documents
+	for _, document := range delivery.Documents {
+		switch document.ID {
+		case "panic":
+			panic("at the document")
+		case "short":
+			return nil, nil
+		case "down":
+			return nil, errors.New("the server is down")
+		}
+	}
+	return delivery.Each(func(document Delivered) error {
+		switch document.ID {
+		case "poison":
+			return Poison("bad", "it is %s", "bad")
+		case "later":
+			return RetryAfter(1500*time.Millisecond, "busy", "later")
+		case "plain":
+			return errors.New("no class")
+		}
+		return nil
+	}), nil
+}
+
+func (d *deliverer) Purge(destination string) error {
+	if destination == "kept" {
+		return Fatal("kept", "it is kept")
+	}
+	return nil
+}
+
+var shelf = Sink[settings, *deliverer]{Name: "shelf", Version: "1.0.0", Open: func(settings settings) (*deliverer, error) {
+	if settings.URL == "" {
+		return nil, errors.New("there is no url")
+	}
+	return &deliverer{settings: settings}, nil
+}}
+
+func openShelf(t *testing.T) *SinkTest[settings, *deliverer] {
+	t.Helper()
+	test := TestSink(&shelf)
+	if err := test.Open(settings{URL: "http://x"}); err != nil {
+		t.Fatal(err)
+	}
+	return test
+}
+
+func failureIn(t *testing.T, err error) Failure {
+	t.Helper()
+	var failure *Failure
+	if !errors.As(err, &failure) {
+		t.Fatalf("%v is no failure", err)
+	}
+	return *failure
+}
+
+func TestEachDocumentHasAResult(t *testing.T) {
+	test := openShelf(t)
+	results, err := test.Deliver(Delivered{"a", "1", `{"x":1}`, 7, 8}, Delivered{Destination: "b", ID: "poison", Body: "{}"},
+		Delivered{Destination: "a", ID: "2"}, Delivered{Destination: "a", ID: "later", Body: "{}"},
+		Delivered{Destination: "a", ID: "plain", Body: "{}"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := test.sink.is.seen
+	expect(t, seen[0], Delivered{"a", "1", `{"x":1}`, 7, 8})
+	expect(t, seen[2].Removed(), true)
+	expect(t, results[0], nil)
+	expect(t, failureIn(t, results[1]), Failure{Class: ClassPoison, Code: "bad", Message: "it is bad"})
+	expect(t, results[2], nil)
+	expect(t, failureIn(t, results[3]), Failure{ClassRetry, "busy", "later", 1500 * time.Millisecond})
+	expect(t, failureIn(t, results[4]).Class, ClassRetry)
+}
+
+func TestABatchMayFailWhole(t *testing.T) {
+	for id, expected := range map[string]Failure{
+		"panic": {Class: ClassPoison, Code: "exception", Message: "the sink panicked: at the document"},
+		"short": {Class: ClassFatal, Code: "results", Message: "the sink gave 0 results for 1 documents"},
+		"down":  {Class: ClassRetry, Code: "exception", Message: "the server is down"},
+	} {
+		_, err := openShelf(t).Deliver(Delivered{Destination: "a", ID: id, Body: "{}"})
+		expect(t, failureIn(t, err), expected)
+	}
+	_, err := TestSink(&shelf).Deliver()
+	expect(t, failureIn(t, err).Code, "not-open")
+}
+
+func TestSettingsAreToldWithoutTheirValues(t *testing.T) {
+	for config, expected := range map[string]string{
+		`{"url":"x","uri":"marker-4711"}`:  "`config` of the sink: unknown field \"uri\"",
+		`{"url":"x","most":"marker-4711"}`: "`config` of the sink: `most` is a string, and int is wanted",
+		`{"url":4711}`:                     "`config` of the sink: `url` is a number, and string is wanted",
+		`{}`:                               "there is no url",
+	} {
+		failure := failureIn(t, TestSink(&shelf).OpenJSON(config))
+		expect(t, failure.Class, ClassFatal)
+		expect(t, failure.Message, expected)
+	}
+}
+
+func TestADestinationIsEmptied(t *testing.T) {
+	test := openShelf(t)
+	expect(t, test.Purge("a"), nil)
+	expect(t, failureIn(t, test.Purge("kept")).Code, "kept")
+}
+
+func TestASinkSaysThatItIsOne(t *testing.T) {
+	said, err := TestSink(&shelf).Describe()
+	if err != nil || !strings.Contains(said, `"name":"shelf","version":"1.0.0","kind":"sink","encoding":"msgpack"`) {
+		t.Error(said, err)
+	}
+}
+
+func TestDamagedDeliveriesAreTold(t *testing.T) {
+	whole := delivery([]Delivered{{"a", "1", `{}`, 7, 8}, {Destination: "a", ID: "2"}})
+	test := openShelf(t)
+	for size := range len(whole) {
+		if _, failure := test.sink.deliver(whole[:size:size], nil); failure == nil {
+			t.Errorf("cut at %d", size)
+		}
+		changed := append([]byte{}, whole...)
+		for value := range 256 {
+			changed[size] = byte(value)
+			test.sink.deliver(changed, nil)
+		}
+	}
+}

@@ -1,0 +1,27 @@
+/** Numbers of its own at the host's /metrics (`[plugins.<name>.grants] metrics = true`). Give labels few values. */
+import { metrics as host } from "#metrics";
+
+import { hostFailure } from "./failure.js";
+
+function attempt(call) {
+  try {
+    call();
+  } catch (thrown) {
+    throw hostFailure(thrown);
+  }
+}
+
+const pairs = (labels) => Object.entries(labels).map(([name, value]) => ({ name, value: String(value) }));
+
+export const metrics = Object.freeze({
+  /** Adds to a counter, which is shown as `anabranch_guest_<name>_total`. */
+  count(name, by = 1, labels = {}) {
+    if (!Number.isSafeInteger(by) || by < 0) throw new TypeError(`a counter grows by whole numbers, not by ${by}`);
+    attempt(() => host.count(name, pairs(labels), BigInt(by)));
+  },
+  /** Sets a gauge, which is shown as `anabranch_guest_<name>`. */
+  gauge(name, value, labels = {}) {
+    if (typeof value !== "number") throw new TypeError(`a gauge is a number, not ${typeof value}`);
+    attempt(() => host.gauge(name, pairs(labels), value));
+  },
+});

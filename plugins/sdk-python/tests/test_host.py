@@ -1,0 +1,100 @@
+"""What the host grants, natively."""
+
+import subprocess
+import sys
+import unittest
+from decimal import Decimal
+
+from anabranch_sdk import Failure, http, metrics, state, transform
+from anabranch_sdk.query import query, query_many
+from anabranch_sdk.testing import Table, metric, reset, set_http, set_query, stored
+
+
+class Host(unittest.TestCase):
+    def setUp(self):
+        reset()
+
+    def assertFails(self, failure_class, code, call, *arguments):
+        with self.assertRaises(Failure) as raised:
+            call(*arguments)
+        self.assertEqual((raised.exception.failure_class, raised.exception.code), (failure_class, code))
+
+    def test_questions_are_answered_by_a_test_as_the_host_would(self):
+        asked = []
+        rows = [{"id": 9007199254740993, "name": "Köln", "tags": ["a", None]}, {"id": 8, "name": None, "tags": []}]
+
+        def answer(sql, parameters):
+            asked.append((sql, parameters))
+            return rows
+
+        set_query(answer)
+        self.assertEqual(query("select 1", "a", 7, Decimal("1.50"), True, None), rows)
+        self.assertEqual(asked, [("select 1", ["a", "7", "1.50", "true", None])])
+        self.assertEqual(len(query_many([("a", [["1"], ["2"]]), ("b", [()])])), 3)
+        set_query(lambda sql, parameters: [])
+        self.assertEqual(query("select 1"), [])
+        with self.assertRaisesRegex(TypeError, "a parameter is a str"):
+            query("select $1", {})
+
+    def test_what_no_test_answers_is_denied_and_fails_the_change(self):
+        plugin = transform(columns=["id"])(lambda change: query("select $1", change.row["id"]))
+        (outcome,) = Table(plugin).insert("1", {"id": 1}).run()
+        self.assertEqual((outcome.failure.failure_class, outcome.failure.code), ("fatal", "query-denied"))
+        self.assertFails("fatal", "http-denied", http.request, "GET", "http://x")
+
+    def test_the_store_keeps_texts_and_bytes(self):
+        state.set("b", "Größe")
+        state.set("a/1", b"\xff\x00")
+        self.assertEqual((state.get("b"), state.get_bytes("a/1")), ("Größe", b"\xff\x00"))
+        self.assertFails("poison", "state-text", state.get, "a/1")
+        self.assertEqual(state.get_many(["c", "b"]), [None, "Größe"])
+        state.set("a/2", "")
+        self.assertEqual((state.get("a/2"), state.keys()), ("", ["a/1", "a/2", "b"]))
+        self.assertEqual(state.keys("a/", after="a/1", limit=5), ["a/2"])
+        state.delete("b")
+        state.delete("b")
+        self.assertEqual((state.get("b"), stored()["a/2"]), (None, ""))
+        with self.assertRaisesRegex(TypeError, "is a str or bytes"):
+            state.set("a", 7)
+
+    def test_numbers_can_be_looked_at(self):
+        metrics.count("rows", 2, kind="x")
+        metrics.count("rows", kind="x")
+        metrics.gauge("age", 1.5)
+        metrics.gauge("age", 2)
+        self.assertEqual((metric('rows{kind="x"}'), metric("age"), metric("none")), (3, 2, None))
+        with self.assertRaisesRegex(TypeError, "whole numbers"):
+            metrics.count("rows", 0.5)
+
+    def test_requests_are_answered_by_a_test(self):
+        sent = []
+
+        def respond(request):
+            sent.append((request.method, request.url, dict(request.headers), request.body.decode()))
+            return 201, '{"a":1}'
+
+        set_http(respond)
+        answer = http.request("PUT", "http://x/y", headers={"x-own": "7"}, body="ß")
+        self.assertEqual((answer.status, answer.ok, answer.json()), (201, True, {"a": 1}))
+        self.assertEqual(sent, [("PUT", "http://x/y", {"x-own": "7"}, "ß")])
+
+        def late(request):
+            raise Failure.retry("http-timeout", "late")
+
+        set_http(late)
+        self.assertFails("retry", "http-timeout", http.request, "GET", "http://x")
+        with self.assertRaisesRegex(TypeError, "json.dumps"):
+            http.request("GET", "http://x", body={})
+
+    def test_nothing_is_asked_for_by_the_way(self):
+        """Which modules are loaded is what a plugin asks for: none of these by the SDK itself."""
+        code = (
+            "import sys, anabranch_sdk, anabranch_sdk.testing\n"
+            "print([name for name in ('http', 'metrics', 'query', 'state') if 'anabranch_sdk.' + name in sys.modules])"
+        )
+        printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        self.assertEqual(printed.stdout, "[]\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,149 @@
+"""Sinks, natively: what reaches them, and what they answer."""
+
+import dataclasses
+import pathlib
+import unittest
+
+from anabranch_sdk import Failure, SinkDocument, sink
+from anabranch_sdk.msgpack import decode, encode
+from anabranch_sdk.sinks import Instance
+from anabranch_sdk.testing import OpenSink, describe
+
+GOLDEN = pathlib.Path(__file__).parents[3] / "tests/golden/payload/deliver.msgpack.hex"
+
+
+@dataclasses.dataclass
+class Settings:
+    room: int
+    key: str | None = None
+    tags: list[str] = dataclasses.field(default_factory=list)
+
+
+class Keeping:
+    def __init__(self, settings):
+        if settings.room == 0:
+            raise Failure.fatal("room", "there is none")
+        if settings.room < 0:
+            raise ValueError("less than none")
+        self.kept = {}
+
+    def deliver(self, batch):
+        self.batch = batch
+        return batch.each(self.put)
+
+    def put(self, document):
+        if document.id == "busy":
+            raise Failure.retry("busy", "later", after=1.5)
+        if document.id == "bug":
+            return None.missing
+        if "bad" in (document.body or ""):
+            raise Failure.poison("bad", "never")
+        self.kept[document.id] = document.body
+
+    def purge(self, destination):
+        if destination != "all":
+            raise Failure.fatal("unknown", destination)
+        self.kept.clear()
+
+
+plugin = sink(Keeping, settings=Settings)
+
+
+class Silent:
+    def __init__(self, settings):
+        pass
+
+    def deliver(self, batch):
+        self.batch = batch
+        return self.answer(batch)
+
+    def answer(self, batch):
+        return batch.accepted()
+
+
+def document(id, body=None, destination="d"):
+    return SinkDocument(destination, id, body)
+
+
+class Sinks(unittest.TestCase):
+    def fails(self, call, *arguments):
+        with self.assertRaises(Failure) as raised:
+            call(*arguments)
+        return raised.exception
+
+    def test_there_is_one_result_for_each_document(self):
+        documents = [document("1", '{"a": 1.50}'), document("2", "bad"), document("bug", "{}"), document("3")]
+        results = OpenSink(plugin, {"room": 3}).deliver(documents)
+        seen = [each and (each.failure_class, each.code) for each in results]
+        self.assertEqual(seen, [None, ("poison", "bad"), ("poison", "exception"), None])
+        self.assertRegex(results[2].message, "the sink raised AttributeError")
+
+    def test_nothing_is_tried_behind_what_is_to_be_tried_again(self):
+        opened = OpenSink(plugin, {"room": 3})
+        results = opened.deliver([document("1"), document("busy"), document("2", "bad")])
+        seen = [each and (each.failure_class, each.after) for each in results]
+        self.assertEqual(seen, [None, ("retry", 1.5), ("retry", 1.5)])
+
+    def test_destinations_are_emptied_where_the_sink_can(self):
+        opened = OpenSink(plugin, {"room": 3})
+        opened.purge("all")
+        self.assertEqual(self.fails(opened.purge, "other").code, "unknown")
+        self.assertEqual((plugin.purges, sink(Silent).purges), (True, False))
+
+    def test_the_golden_batch_is_read(self):
+        data = bytes.fromhex("".join(GOLDEN.read_text().split()))
+        instance = Instance(sink(Silent))
+        self.assertEqual(self.fails(instance.deliver, data).code, "not-open")
+        instance.open("{}")
+        self.assertEqual(instance.deliver(data), b"\x93\x91\x00\x91\x00\x91\x00")
+        batch = instance._sink.batch
+        self.assertEqual((batch.entity, batch.origin, batch.generation), ("public.products", "stream", 3))
+        seen = [(each.destination, each.id, each.body, each.lsn) for each in batch.documents]
+        expected = [
+            ("products", "7", '{"a": 1.50,\n "b": "\\ud800"}', "16/B374D848"),
+            ("products", '8 "Uno"', None, "FFFFFFFF/FFFFFFFF"),
+            ("all", "é", "null", "0/0"),
+        ]
+        self.assertEqual(seen, expected)
+        for cut in range(len(data)):
+            self.assertEqual(self.fails(instance.deliver, data[:cut]).code, "batch", f"cut at {cut}")
+
+    def test_what_the_sink_answers_wrongly_fails_the_batch(self):
+        for answered in (None, [], [1], (None,)):
+            opened = OpenSink(sink(type("Odd", (Silent,), {"answer": lambda self, batch, answered=answered: answered})))
+            self.assertEqual(self.fails(opened.deliver, [document("1")]).code, "results")
+        broken = OpenSink(sink(type("Broken", (Silent,), {"answer": lambda self, batch: None.missing})))
+        failure = self.fails(broken.deliver, [document("1")])
+        self.assertEqual((failure.failure_class, failure.code), ("poison", "exception"))
+
+    def test_c096_wrong_settings_are_told_without_their_values(self):
+        def said(settings):
+            return self.fails(OpenSink, plugin, settings).message
+
+        self.assertEqual(said({}), "`config` of the sink: missing field `room`")
+        self.assertRegex(said({"room": 1, "kye": "marker"}), "unknown field `kye`, expected `room`, `key`, `tags`$")
+        for wrong in ({"room": "marker"}, {"room": True}, {"room": 1, "key": 7}, {"room": 1, "tags": "marker"}):
+            self.assertRegex(said(wrong), "^`config` of the sink: `[a-z]+` has the wrong type$")
+        self.assertEqual(said({"room": 0}), "there is none")
+        self.assertEqual(self.fails(OpenSink, plugin, {"room": -1}).failure_class, "fatal")
+        OpenSink(sink(Silent), {"anything": 1})
+
+    def test_describe_says_what_a_sink_is(self):
+        expected = {"name": "test", "version": "0.0.0", "kind": "sink", "encoding": "msgpack"}
+        self.assertEqual(describe(plugin), expected | {"sdk": "anabranch-sdk-python 0.1.0"})
+
+    def test_what_is_no_sink_is_refused(self):
+        for make, settings in [({}, None), (dict, None), (Keeping, dict)]:
+            with self.subTest(make=make), self.assertRaises(TypeError):
+                sink(make, settings=settings)
+
+    def test_messagepack_comes_back_as_it_was(self):
+        for value in [
+            None, True, False, 0, 127, 128, 65536, -1, -33, 2**63, -(2**63), "", "ß", "x" * 70_000, b"x" * 300, [],
+            [1] * 20, [None] * 70_000, {"a": [{"b": 1}]}, {f"k{at}": at for at in range(20)},
+        ]:  # fmt: skip
+            self.assertEqual(decode(encode(value)), value)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,38 @@
+"""Looks at a plugin's module, natively, as its tests load it: what `anabranch plugin build` makes a world of.
+
+Arguments: the module, and the folders that modules are looked for in. The last line of standard output is the answer.
+"""
+
+import importlib
+import json
+import os
+import sys
+import traceback
+
+CAPABILITIES = ("http", "metrics", "query", "state")
+
+
+def problem(text):
+    print(json.dumps({"problem": text}))
+    sys.exit()
+
+
+module, *folders = sys.argv[1:]
+sys.path[:0] = folders
+try:
+    project = importlib.import_module(module)
+except Exception as error:  # noqa: BLE001 (whatever it is, it is the project's)
+    traceback.print_exc()
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    problem(f"the module {module} cannot be loaded: {type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})")
+from anabranch_sdk import Plugin, SinkPlugin  # noqa: E402 (the project's copy)
+
+plugin = getattr(project, "plugin", None)
+if isinstance(plugin, Plugin):
+    exports = ["transform"]
+elif isinstance(plugin, SinkPlugin):
+    exports = ["sink", "purge"] if plugin.purges else ["sink"]
+else:
+    problem(f"the module {module} ({project.__file__}) has no `plugin`, made by `transform(…)` or `sink(…)`")
+uses = [name for name in CAPABILITIES if f"anabranch_sdk.{name}" in sys.modules]
+print(json.dumps({"looked": {"exports": exports, "uses": uses}}))
