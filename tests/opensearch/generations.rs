@@ -251,19 +251,4 @@ async fn a_destination_that_becomes_shared_is_built_in_place() {
     settled(&world.scene, &world.server).await;
     world.wait("the begun one to be gone", |server| !server.indexes().0.contains(&second)).await;
     assert_eq!(world.server.indexes().0, first);
-
-    // A cancel before anything is read begins nothing.
-    world.asked(&["pause"]);
-    world.asked(&["request", "public.products"]);
-    wait_until("the run", SOON, async || {
-        let query = "select count(*) from anabranch.run where status = 'queued'";
-        Ok(world.scene.client.query_one(query, &[]).await?.get::<_, i64>(0) == 1)
-    })
-    .await
-    .unwrap();
-    world.asked(&["cancel", "public.products"]);
-    world.asked(&["resume"]);
-    world.execute("update public.products set price = 12 where id = 1").await;
-    settled(&world.scene, &world.server).await;
-    assert_eq!(world.server.indexes().0, first);
 }
