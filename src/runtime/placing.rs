@@ -35,20 +35,25 @@ fn ability(outlet: &Outlet, planned: &Planned) -> Ability {
     }
 }
 
-/// Its sink may be another one now. What only the one before could have removed is forgotten.
-pub(super) fn fit(lane: &mut Lane, sinks: &Outlets) {
-    let Some(outlet) = sinks.get(&lane.planned.mapping.sink) else { return };
+/// Its sink may be another one now. What only the one before could have removed is forgotten. Gives whether that had
+/// rows of the present generation, which are in no place any more.
+pub(super) fn fit(lane: &mut Lane, sinks: &Outlets) -> bool {
+    let Some(outlet) = sinks.get(&lane.planned.mapping.sink) else { return false };
     lane.places.fit(ability(outlet, &lane.planned));
-    if let Some(place) = lane.places.forget() {
-        warn!(
-            mapping = lane.name(),
-            destination = lane.planned.mapping.destination,
-            %place,
-            "its sink builds in place now: what the one before had begun beside what readers see is left there; remove it \
-             by hand",
-        );
-        lane.planned.stored.building = None;
-    }
+    lane.places.forget().is_some() && forget(&mut lane.planned)
+}
+
+/// The sink cannot build beside what readers see any more. Gives whether the present generation was begun there.
+pub(super) fn forget(planned: &mut Planned) -> bool {
+    let Some(place) = planned.stored.building.take() else { return false };
+    warn!(
+        mapping = planned.stored.name,
+        destination = planned.mapping.destination,
+        %place,
+        "its sink builds in place now: what the one before had begun beside what readers see is left there; remove it by \
+         hand",
+    );
+    place.generation() == planned.stored.generation
 }
 
 /// Removes what was begun for mappings that are gone, or lead somewhere else now. What cannot be removed is told.

@@ -248,7 +248,8 @@ impl Pump {
         else {
             return Ok(());
         };
-        placing::fit(lane, &self.context.sinks);
+        let is_lost = placing::fit(lane, &self.context.sinks);
+        let rebuild = rebuild.or(is_lost.then_some(true));
         let stored = &mut lane.planned.stored;
         stored.identity = plan::identity_text(&wanted.mapping.name, &wanted.rollout.identity)?;
         if let Some(backfill) = rebuild {
