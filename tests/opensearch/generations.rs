@@ -4,12 +4,15 @@
 use std::time::Duration;
 
 use serde_json::json;
-use testkit::{shop::insert_products, wait_until};
+use testkit::{
+    shop::{insert_orders, insert_products},
+    wait_until,
+};
 
 use crate::{
-    configure,
+    configure, expected,
     receiver::Receiver,
-    scene::{SOON, Scene, products},
+    scene::{SOON, Scene, orders, products},
     scene_with,
     server::{PLACED, READ, Server},
     settled,
@@ -242,13 +245,22 @@ async fn a_destination_that_becomes_shared_is_built_in_place() {
     let second = world.building().await;
     world.scene.host.terminate(Duration::from_secs(30)).unwrap();
     let url = world.receiver.url("");
-    let other = "[[map]]\nname = \"more\"\ntransform = \"product-search\"\nsink = \"search\"\n";
+    let other = "[[map]]\nname = \"more\"\ntransform = \"order-summary\"\nsink = \"search\"\n\
+                 destination = \"products\"\n";
+    world.scene.plugin("order-summary", &orders());
+    world.execute(&format!("delete from public.orders; {}", insert_orders(90_001, 90_009, 0))).await;
     configure(&mut world.scene, &url, HEADER, "shop-", ("", other));
     world.scene.host.start().unwrap();
     world.asked(&["rate", "none"]);
     world.done(3).await;
     world.scene.host.wait_log(0, "its destination is shared now", SOON).await.unwrap();
-    settled(&world.scene, &world.server).await;
     world.wait("the begun one to be gone", |server| !server.indexes().0.contains(&second)).await;
     assert_eq!(world.server.indexes().0, first);
+    let want = expected(&world.scene).await;
+    world
+        .wait("both tables", |server| {
+            let found = server.documents(READ);
+            found.len() > want.len() && want.iter().all(|(id, document)| found.get(id) == Some(document))
+        })
+        .await;
 }
