@@ -83,7 +83,7 @@ async fn the_first_schema_is_upgraded_with_what_is_in_it() {
     assert!(!store.ready(&client).await.unwrap(), "there is none");
     client.batch_execute(STEP_ONE).await.unwrap();
     let older = store.ensure(&client).await.unwrap_err();
-    assert!(matches!(older, StateError::Older { found: 1, known: 7 }), "{older}");
+    assert!(matches!(older, StateError::Older { found: 1, known: 8 }), "{older}");
     store.upgrade(&client).await.unwrap();
     store.upgrade(&client).await.unwrap();
     assert!(store.ready(&client).await.unwrap());
@@ -96,9 +96,9 @@ async fn the_first_schema_is_upgraded_with_what_is_in_it() {
     store.save_run(&client, &run("q", RunStatus::Queued, None)).await.unwrap();
     let runs = store.runs(&client).await.unwrap();
     assert_eq!(runs.iter().map(|run| run.run.as_str()).collect::<Vec<_>>(), ["q", "s"]);
-    client.execute("update anabranch.version set version = 8", &[]).await.unwrap();
+    client.execute("update anabranch.version set version = 9", &[]).await.unwrap();
     let newer = store.ensure(&client).await.unwrap_err();
-    assert!(matches!(newer, StateError::Newer { found: 8, known: 7 }), "{newer}");
+    assert!(matches!(newer, StateError::Newer { found: 9, known: 8 }), "{newer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,7 +11,7 @@ use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 use wasmtime_wasi_io::IoView;
 
 use super::{
-    abi::v1::{Called, Exports, Instance},
+    abi::v1::{Called, Exports, Instance, PlaceCall},
     fault::FaultKind,
     host::{
         call::{Call, Granted},
@@ -220,6 +220,19 @@ impl Guest {
     ) -> Result<Result<(), Failure>, FaultKind> {
         self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
         within(deadline, self.instance.purge(&mut self.store, destination)).await
+    }
+
+    /// Has a sink do something with a place; of `begin`, whether readers see anything. After an error this instance is
+    /// to be thrown away.
+    pub(super) async fn place(
+        &mut self,
+        entity: &Arc<str>,
+        call: PlaceCall,
+        (destination, place): (&str, &str),
+        deadline: Duration,
+    ) -> Result<Result<bool, Failure>, FaultKind> {
+        self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
+        within(deadline, self.instance.place(&mut self.store, call, destination, place)).await
     }
 
     fn begin_call(&mut self, entity: &Arc<str>, lsn: Lsn, call: Call, deadline: Duration) {
