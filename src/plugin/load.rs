@@ -386,10 +386,12 @@ impl PluginHost {
         let state = GuestState::new(limits, Arc::default(), log);
         let mut store = Store::new(&inner.engine, state);
         store.limiter(|state| &mut state.limits);
+        let limit = store.data().limits.limit();
+        store.set_hostcall_fuel(limit);
         store.epoch_deadline_trap();
         store.set_epoch_deadline(Self::ticks(DESCRIBE_DEADLINE));
         v1::describe(&mut store, component, &linker).map_err(|error| {
-            let problem = match classify(&error, DESCRIBE_DEADLINE) {
+            let problem = match classify(&error, DESCRIBE_DEADLINE, limit) {
                 super::FaultKind::Deadline(limit) => format!("it did not return within {limit:?} (fixed)"),
                 other => other.to_string(),
             };
