@@ -22,7 +22,7 @@ async fn a_javascript_plugin_is_dropped_in_fed_and_rebuilt_by_its_version() {
     let guest = Guest::new("plugins/product-search-js");
     scene.plugin("product-search-js", &guest);
     scene.config(
-        "[plugins.product-search-js]\nmemory_limit = \"128MiB\"\ncall_deadline = \"10s\"\n\
+        "[plugins.product-search-js]\nmemory_limit = \"128MiB\"\ncall_deadline = \"60s\"\n\
          [sink.out]\nkind = \"sqlite\"\npath = \"out.db\"\n",
     );
     scene.host.start().unwrap();
@@ -58,7 +58,7 @@ async fn every_language_keeps_its_destination_equal_to_the_source() {
     for (name, place) in &samples {
         scene.plugin(name, &Guest::new(place));
         config.push_str(&format!(
-            "[plugins.{name}]\nmemory_limit = \"128MiB\"\ncall_deadline = \"10s\"\n\
+            "[plugins.{name}]\nmemory_limit = \"128MiB\"\ncall_deadline = \"60s\"\n\
              [[map]]\ntable = \"public.products\"\ntransform = \"{name}\"\nsink = \"out\"\n\
              destination = \"{}\"\n",
             name.replace('-', "_")

@@ -198,7 +198,7 @@ fn modules_that_become_no_plugin_are_named() {
         (
             Language::JavaScript,
             "javascript",
-            "import { open } from 'wasi:filesystem/types@0.2.0';\nexport const plugin = transform({ transform: open });",
+            "import { open } from 'wasi:filesystem/types@0.2.0';\nexport const plugin = transform({ transform: () => open() });",
             "src/index.js imports wasi:filesystem/types@0.2.0, which no plugin gets",
         ),
         (Language::Python, "python", "plugins = 1\n", "has no `plugin`, made by `transform(…)` or `sink(…)`"),
