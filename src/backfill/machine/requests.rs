@@ -102,9 +102,9 @@ impl<P> Machine<P> {
     /// not in there, so that no row may be left out for its sake: it has to be visible to what is read.
     pub fn begun(&mut self, run: &str, granted: bool) -> Vec<Command<P>> {
         if let Some((&table, run)) = self.runs.iter_mut().find(|(_, known)| *known.spec.run == *run) {
-            let begins = granted && !std::mem::replace(&mut run.spec.started, run.spec.started || granted);
             run.asked = false;
-            if begins {
+            if granted && !run.spec.started {
+                run.spec.started = true;
                 run.window.forget();
             }
             if !run.spec.started {
