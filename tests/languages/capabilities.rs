@@ -144,7 +144,8 @@ async fn every_language_uses_what_it_is_granted() {
                 .unwrap_or_else(|error| panic!("{name} {id}: {error:#}\n{}", scene.host.log_tail()));
             let document = table.get(&id.to_string()).unwrap().unwrap();
             // A batch that is sent again may meet what it wrote before.
-            let number = |document: &Value| document["answer"].as_str().and_then(|text| text.parse::<u32>().ok());
+            let number =
+                |document: &Value| document["answer"].as_str().and_then(|text| text.parse::<u32>().ok());
             match expected {
                 Ok(expected) if *ask == "count" => {
                     assert!(number(&document) >= number(expected), "{name}, {arg}: {document}");
@@ -162,7 +163,8 @@ async fn every_language_uses_what_it_is_granted() {
     for name in &names {
         let gauge = format!("anabranch_guest_depth{{plugin=\"{name}\",mapping=\"{name}\"}} 1.5");
         assert!(metrics.contains(&gauge), "{gauge} is not in\n{metrics}");
-        let counter = format!("anabranch_guest_rows_seen_total{{plugin=\"{name}\",mapping=\"{name}\",kind=\"a\"}} ");
+        let counter =
+            format!("anabranch_guest_rows_seen_total{{plugin=\"{name}\",mapping=\"{name}\",kind=\"a\"}} ");
         let counted = metrics.lines().find_map(|line| line.strip_prefix(&counter)?.parse::<f64>().ok());
         assert!(counted >= Some(4.0), "{counter}{counted:?}");
     }
