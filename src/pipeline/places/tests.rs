@@ -232,7 +232,7 @@ impl World {
     fn begin_run(&mut self, from: usize) {
         let has_rows = from > 0 && self.sabotage != Sabotage::BeginsWithRows;
         let token = u32::try_from(self.works + self.switches as u64 * 1000).unwrap()
-            + self.random.below(1 << 20) as u32;
+            + u32::try_from(self.random.below(1 << 20)).unwrap();
         if self.sabotage == Sabotage::BeginsWithRows && from > 0 {
             self.places = builds(None);
         }
