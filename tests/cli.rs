@@ -201,7 +201,7 @@ async fn status_shows_what_is_stored() {
             "name": "m", "entity": "public.products", "transform": "p", "version": "1.4.0 (2)",
             "sink": "search", "destination": "d", "generation": 2, "built": 1, "status": "failing",
             "since_lsn": null, "accepted_lsn": "16/10", "attempts": 4, "last_error": "the sink is full",
-            "purge": false, "held_revision": null, "quarantined": 0
+            "purge": false, "building": null, "held_revision": null, "quarantined": 0
         }],
         "requests": [],
         "backfills": [{

@@ -159,6 +159,11 @@ async fn c096_a_secret_of_a_header_reaches_its_server_and_nobody_else() {
         _ => Reply::with_body(200, "hello"),
     })
     .await;
+    // Whoever runs the host may have a proxy; it would be shown the secret, and connect wherever it likes.
+    let proxy = Receiver::start(|_, _| Reply::with_body(200, "through the proxy")).await;
+    for name in ["http_proxy", "HTTP_PROXY", "ALL_PROXY"] {
+        scene.host.env(name, &proxy.url(""));
+    }
     scene.plugin("capable", &capable(&["http"]));
     scene.host.env("MARKER", "Bearer marker-4711");
     scene.config(&format!(
@@ -178,6 +183,7 @@ async fn c096_a_secret_of_a_header_reaches_its_server_and_nobody_else() {
     assert!(answer(&scene, "m", 2).await["error"].as_str().unwrap().starts_with("Failed("));
     assert!(answer(&scene, "m", 3).await["error"].as_str().unwrap().starts_with("Denied("));
     assert!(server.received().iter().all(|request| request.headers["authorization"] == "Bearer marker-4711"));
+    assert!(proxy.received().is_empty(), "{:?}", proxy.received());
 
     let metrics = web.get("/metrics").await.body;
     let refusals = "anabranch_plugin_refusals_total{plugin=\"capable\",mapping=\"m\",capability=\"http\"} 1";

@@ -131,6 +131,20 @@ async fn questions_are_answered_and_bounded_and_only_read() {
         }
     }
     assert_eq!(scene.text("select last_value::text || is_called from public.counter").await, "1false");
+
+    // Who does not let itself be cancelled keeps its turn: others wait for theirs, and there are no more sessions.
+    let stubborn = "create function public.stubborn() returns text language plpgsql as $$ begin loop begin \
+                    perform pg_sleep(1); exception when query_canceled then null; end; end loop; end $$";
+    scene.client.batch_execute(stubborn).await.unwrap();
+    for id in 101..=106 {
+        ask(&scene.client, id, "query-plain", "select public.stubborn()").await;
+        let document = answer(&scene, "m", id).await;
+        assert!(document["error"].as_str().unwrap().contains("query-timeout"), "{document}");
+    }
+    let sessions =
+        "from pg_stat_activity where datname = current_database() and application_name like '%/query'";
+    assert_eq!(scene.text(&format!("select count(*)::text {sessions}")).await, "4");
+    scene.text(&format!("select count(pg_terminate_backend(pid))::text {sessions}")).await;
     wait_until("the server to be done with all of it", SOON, async || {
         let query = "select count(*)::text from pg_stat_activity where datname = current_database() \
                      and application_name like '%/query' and state <> 'idle'";
@@ -350,7 +364,8 @@ async fn writes_are_durable_before_their_documents_and_hold_up_no_other_mapping(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_generation_for_which_nothing_is_read_goes_on_with_the_store() {
     let on = |version: &str| map("a", &format!("{version}auto_backfill_on_version_change = false"));
-    let mut scene = scene("", &on("")).await;
+    let few = "state_max_keys = 2\n";
+    let mut scene = scene(few, &on("")).await;
     scene.host.start().unwrap();
     built(&scene, &["a"]).await;
     for id in 1..=2 {
@@ -358,14 +373,23 @@ async fn a_generation_for_which_nothing_is_read_goes_on_with_the_store() {
     }
     assert_eq!(answer(&scene, "a", 2).await["answer"], "2");
     scene.host.terminate(SOON).unwrap();
-    scene.config(&format!("{GRANTS}{SINK}{}", on("version = \"2\"\n")));
+    scene.config(&format!("{GRANTS}{few}{SINK}{}", on("version = \"2\"\n")));
     scene.host.start().unwrap();
     ask(&scene.client, 3, "count-strict", "n").await;
     let count: u64 = answer(&scene, "a", 3).await["answer"].as_str().unwrap().parse().unwrap();
     assert!(count >= 3, "{count}");
     assert_eq!(scene.mapping("a")["generation"], 2);
-    let kept = kept(&scene).await;
-    assert_eq!(kept, BTreeMap::from([(("a".to_owned(), 2, "n".to_owned()), count.to_string())]));
+    let now = kept(&scene).await;
+    assert_eq!(now, BTreeMap::from([(("a".to_owned(), 2, "n".to_owned()), count.to_string())]));
+
+    // What calls keep together is bounded, and not only what one of them writes.
+    ask(&scene.client, 4, "count-strict", "second").await;
+    answer(&scene, "a", 4).await;
+    ask(&scene.client, 5, "count-strict", "third").await;
+    let error = scene.error_of("a").await;
+    assert!(error.contains("the mapping a would keep 3 keys"), "{error}");
+    assert!(error.contains("raise `[plugins.capable.grants] state_max_keys`"), "{error}");
+    assert_eq!(kept(&scene).await.len(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -83,7 +83,7 @@ async fn the_first_schema_is_upgraded_with_what_is_in_it() {
     assert!(!store.ready(&client).await.unwrap(), "there is none");
     client.batch_execute(STEP_ONE).await.unwrap();
     let older = store.ensure(&client).await.unwrap_err();
-    assert!(matches!(older, StateError::Older { found: 1, known: 7 }), "{older}");
+    assert!(matches!(older, StateError::Older { found: 1, known: 8 }), "{older}");
     store.upgrade(&client).await.unwrap();
     store.upgrade(&client).await.unwrap();
     assert!(store.ready(&client).await.unwrap());
@@ -96,9 +96,9 @@ async fn the_first_schema_is_upgraded_with_what_is_in_it() {
     store.save_run(&client, &run("q", RunStatus::Queued, None)).await.unwrap();
     let runs = store.runs(&client).await.unwrap();
     assert_eq!(runs.iter().map(|run| run.run.as_str()).collect::<Vec<_>>(), ["q", "s"]);
-    client.execute("update anabranch.version set version = 8", &[]).await.unwrap();
+    client.execute("update anabranch.version set version = 9", &[]).await.unwrap();
     let newer = store.ensure(&client).await.unwrap_err();
-    assert!(matches!(newer, StateError::Newer { found: 8, known: 7 }), "{newer}");
+    assert!(matches!(newer, StateError::Newer { found: 9, known: 8 }), "{newer}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -317,6 +317,29 @@ fn failed(row: &str, commit: u64) -> NewEntry {
         cut: Vec::new(),
         document: None,
     }
+}
+
+/// A leader that was overtaken neither reads nor writes what guests keep, nor makes it that of another generation.
+#[tokio::test(flavor = "multi_thread")]
+async fn c063_only_the_term_that_leads_has_the_state_of_guests() {
+    let (_database, client, store) = fresh().await;
+    let write = |text: &str| vec![("k".to_owned(), Some(text.as_bytes().to_vec()))];
+    let kept = async || {
+        let query = "select generation, convert_from(value, 'utf8') from anabranch.guest_state";
+        let rows = client.query(query, &[]).await.unwrap();
+        rows.into_iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(i64, String)>>()
+    };
+    store.save_installation(&client, &led_by(1)).await.unwrap();
+    assert!(store.write_guest_state(&client, 1, ("a", 1), &write("first")).await.unwrap());
+    store.save_installation(&client, &led_by(2)).await.unwrap();
+    assert!(!store.write_guest_state(&client, 1, ("a", 1), &write("late")).await.unwrap());
+    assert!(!store.write_guest_state(&client, 1, ("a", 1), &[("k".to_owned(), None)]).await.unwrap());
+    assert_eq!(store.guest_state(&client, 1, ("a", 2), true).await.unwrap(), None);
+    assert_eq!(store.guest_state(&client, 1, ("a", 2), false).await.unwrap(), None);
+    assert_eq!(kept().await, [(1, "first".to_owned())]);
+    let inherited = store.guest_state(&client, 2, ("a", 2), true).await.unwrap();
+    assert_eq!(inherited, Some(vec![("k".to_owned(), b"first".to_vec())]));
+    assert_eq!(kept().await, [(2, "first".to_owned())]);
 }
 
 /// A leader that was overtaken changes nothing of the quarantine, and one that is at it is waited for.

@@ -302,8 +302,10 @@ impl View<'_> {
 
     /// A table without a run that is under way.
     fn settled(&self, entity: &EntityName, mappings: &[&StoredMapping], whole: Option<&StoredRun>) -> Item {
-        let built =
-            !self.is_to_be_repaired() && mappings.iter().all(|mapping| mapping.built >= mapping.generation);
+        // Its readers have to see it, too.
+        let is_built =
+            |mapping: &&StoredMapping| mapping.built >= mapping.generation && mapping.building.is_none();
+        let built = !self.is_to_be_repaired() && mappings.iter().all(is_built);
         let complete = whole.filter(|run| run.status == RunStatus::Complete && built);
         if let Some(run) = complete {
             return self.run(run, Step::Complete);

@@ -110,6 +110,8 @@ pub struct MappingShape {
     pub last_error: Option<String>,
     /// Whether the destination is emptied before the generation is built.
     pub purge: bool,
+    /// The place in the sink where a generation is built that readers do not see yet; null where there is none.
+    pub building: Option<String>,
     /// A newer revision of the transform that is not taken up, and why; null where there is none.
     pub held_revision: Option<String>,
     /// Rows in quarantine.
@@ -195,6 +197,7 @@ fn mapping(stored: StoredMapping, quarantined: &BTreeMap<String, u64>) -> Mappin
         attempts: stored.attempts,
         last_error: stored.last_error,
         purge: stored.purge,
+        building: stored.building.map(|place| place.to_string()),
         held_revision: stored.held,
     }
 }

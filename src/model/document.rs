@@ -1,6 +1,8 @@
 //! Documents on their way to a sink, many to a buffer.
 
-use super::{Lsn, Operation, Origin};
+use std::sync::Arc;
+
+use super::{Beside, Lsn, Operation, Origin};
 
 /// What a sink is to do with a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +43,8 @@ pub struct Documents {
     pub origin: Origin,
     /// The generation of the mapping that made them.
     pub generation: i64,
+    /// Where those for the mapping's own destination go; none: to what readers see.
+    pub beside: Option<Arc<Beside>>,
     /// Ids (UTF-8) and bodies (JSON text, validated).
     pub bytes: Vec<u8>,
     /// The destinations that entries name.
@@ -71,6 +75,7 @@ impl Documents {
             entity: entity.into(),
             origin,
             generation,
+            beside: None,
             bytes: Vec::new(),
             destinations: Vec::new(),
             entries: Vec::new(),
@@ -112,6 +117,7 @@ impl Documents {
     #[must_use]
     pub fn part(&self, range: std::ops::Range<usize>) -> Self {
         let mut part = Self::new(self.entity.as_str(), self.origin, self.generation);
+        part.beside.clone_from(&self.beside);
         part.destinations.clone_from(&self.destinations);
         for entry in self.entries.get(range).unwrap_or_default() {
             let bytes = |(start, len): (u32, u32)| {

@@ -7,6 +7,7 @@ mod bisection;
 mod documents;
 mod ledger;
 mod payload;
+mod places;
 mod quarantine;
 mod retry;
 mod rollout;
@@ -17,6 +18,7 @@ pub use bisection::{Bisection, BisectionLimits, Found, TooMany};
 pub use documents::{ChangeFailure, DocumentRules, assemble, assemble_around, guest_selection};
 pub use ledger::{LaneId, Ledger, WorkId};
 pub use payload::{Payload, beginning, payload};
+pub use places::{Ability, Places, Placing, Standing};
 pub use quarantine::{InARow, LaneOrder, OpenRows};
 pub use retry::{Backoff, NextAttempt, RetryPolicy};
 pub use rollout::{

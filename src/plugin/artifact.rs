@@ -242,6 +242,34 @@ fn judge_names(imports: Vec<String>, exports: Vec<String>) -> Result<Shape, Refu
 mod tests {
     use super::*;
 
+    /// Whoever reads a pipe meets the one who writes it, and so reads while that one writes.
+    #[test]
+    fn c089_a_file_that_changes_while_it_is_read_is_not_taken() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.wasm");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let read_while = |write: fn(&mut fs::File)| {
+            let place = path.clone();
+            let writer = std::thread::spawn(move || {
+                let mut pipe = fs::File::options().write(true).open(place).unwrap();
+                write(&mut pipe);
+            });
+            let read = read_stable(&path);
+            writer.join().unwrap();
+            read
+        };
+        // It has another length than it had, or was touched.
+        let longer = read_while(|pipe| {
+            let before = pipe.metadata().unwrap().modified().unwrap();
+            io::Write::write_all(pipe, b"more").unwrap();
+            pipe.set_modified(before).unwrap();
+        });
+        assert!(matches!(longer, Err(ReadError::Unstable)), "{longer:?}");
+        let touched = read_while(|pipe| pipe.set_modified(SystemTime::UNIX_EPOCH).unwrap());
+        assert!(matches!(touched, Err(ReadError::Unstable)), "{touched:?}");
+        assert_eq!(read_while(|_| {}).unwrap(), b"");
+    }
+
     fn names(names: &[&str]) -> Vec<String> {
         names.iter().map(|&name| name.to_owned()).collect()
     }

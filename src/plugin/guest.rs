@@ -11,7 +11,7 @@ use wasmtime_wasi_http::{WasiHttpCtx, WasiHttpCtxView, WasiHttpView};
 use wasmtime_wasi_io::IoView;
 
 use super::{
-    abi::v1::{Called, Exports, Instance},
+    abi::v1::{Called, Exports, Instance, PlaceCall},
     fault::FaultKind,
     host::{
         call::{Call, Granted},
@@ -133,6 +133,8 @@ impl Guest {
     ) -> Result<Self, FaultKind> {
         let mut store = Store::new(engine, state);
         store.limiter(|state| &mut state.limits);
+        let limit = store.data().limits.limit();
+        store.set_hostcall_fuel(limit);
         store.epoch_deadline_callback(|context| {
             let over = Instant::now() >= context.data().deadline;
             Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
@@ -140,7 +142,7 @@ impl Guest {
         arm(&mut store, deadline);
         let made = tokio::time::timeout(deadline + GRACE, Instance::new(&mut store, exports)).await;
         let instance = made.map_err(|_| FaultKind::Deadline(deadline))?.map_err(|error| {
-            match classify(&error, deadline) {
+            match classify(&error, deadline, limit) {
                 FaultKind::Trap(problem) => FaultKind::Instantiate(problem),
                 other => other,
             }
@@ -178,8 +180,9 @@ impl Guest {
         deadline: Duration,
     ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
         self.begin_call(entity, lsn, call, deadline);
+        let limit = self.limit();
         let call = self.instance.transform(&mut self.store, request);
-        within(deadline, call).await
+        within(deadline, limit, call).await
     }
 
     /// Tells a sink its settings, where that was not done yet. After an error or a failure this instance is to be
@@ -194,7 +197,8 @@ impl Guest {
             return Ok(Ok(()));
         }
         self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
-        let opened = within(deadline, self.instance.open(&mut self.store, settings)).await?;
+        let limit = self.limit();
+        let opened = within(deadline, limit, self.instance.open(&mut self.store, settings)).await?;
         self.opened = opened.is_ok();
         Ok(opened)
     }
@@ -208,7 +212,8 @@ impl Guest {
         deadline: Duration,
     ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
         self.begin_call(entity, lsn, Call::default(), deadline);
-        within(deadline, self.instance.deliver(&mut self.store, request)).await
+        let limit = self.limit();
+        within(deadline, limit, self.instance.deliver(&mut self.store, request)).await
     }
 
     /// Has a sink empty a destination. After an error this instance is to be thrown away.
@@ -219,7 +224,25 @@ impl Guest {
         deadline: Duration,
     ) -> Result<Result<(), Failure>, FaultKind> {
         self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
-        within(deadline, self.instance.purge(&mut self.store, destination)).await
+        let limit = self.limit();
+        within(deadline, limit, self.instance.purge(&mut self.store, destination)).await
+    }
+
+    fn limit(&self) -> usize {
+        self.store.data().limits.limit()
+    }
+
+    /// Has a sink do something with a place; of `begin`, whether readers see anything. After an error this instance is
+    /// to be thrown away.
+    pub(super) async fn place(
+        &mut self,
+        entity: &Arc<str>,
+        call: PlaceCall,
+        (destination, place): (&str, &str),
+        deadline: Duration,
+    ) -> Result<Result<bool, Failure>, FaultKind> {
+        self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
+        within(deadline, self.instance.place(&mut self.store, call, destination, place)).await
     }
 
     fn begin_call(&mut self, entity: &Arc<str>, lsn: Lsn, call: Call, deadline: Duration) {
@@ -232,10 +255,11 @@ impl Guest {
 /// A call with its outer timer.
 async fn within<T>(
     deadline: Duration,
+    limit: usize,
     call: impl Future<Output = Called<T>>,
 ) -> Result<Result<T, Failure>, FaultKind> {
     match tokio::time::timeout(deadline + GRACE, call).await {
-        Ok(reply) => reply.map_err(|error| classify(&error, deadline)),
+        Ok(reply) => reply.map_err(|error| classify(&error, deadline, limit)),
         Err(_) => Err(FaultKind::Deadline(deadline)),
     }
 }
@@ -254,12 +278,23 @@ fn arm(store: &mut Store<GuestState>, deadline: Duration) {
     store.set_epoch_deadline(1);
 }
 
-/// What an error of wasmtime means.
-pub(super) fn classify(error: &wasmtime::Error, deadline: Duration) -> FaultKind {
+/// What wasmtime says of a call that passes too much, and of a component that is made of too much; it has no types for
+/// these.
+const PASSED: &str = "fuel allocated for hostcalls has been exhausted";
+const COUNT: &str = "resource limit exceeded: ";
+
+/// What an error of wasmtime means, in a store with this deadline and this limit of memory.
+pub(super) fn classify(error: &wasmtime::Error, deadline: Duration, limit: usize) -> FaultKind {
     if let Some(limit) = error.downcast_ref::<LimitError>() {
         return FaultKind::Memory(limit.clone());
     }
     let mut problem = clean(&error.root_cause().to_string());
+    if problem.ends_with(PASSED) {
+        return FaultKind::Memory(LimitError::Passed { limit });
+    }
+    if let Some(problem) = problem.strip_prefix(COUNT) {
+        return FaultKind::Memory(LimitError::Count { problem: problem.to_owned() });
+    }
     let frames = error.downcast_ref::<WasmBacktrace>().map(WasmBacktrace::frames).unwrap_or_default();
     let names: Vec<_> = frames.iter().filter_map(|frame| frame.func_name()).take(3).collect();
     if !names.is_empty() {

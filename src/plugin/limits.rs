@@ -40,6 +40,24 @@ pub enum LimitError {
         /// The limit, in bytes.
         limit: usize,
     },
+    /// What one call of a host function is given.
+    #[error(
+        "it passes more than {} to the host in one call, the limit of an instance (`[plugins] memory_limit`): pass less, \
+         or raise it",
+        size(*.limit)
+    )]
+    Passed {
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// What it is made of.
+    #[error(
+        "it has more than {INSTANCES} core instances, tables or memories, the limit of each (fixed): {problem}"
+    )]
+    Count {
+        /// In the engine's words.
+        problem: String,
+    },
     /// One table.
     #[error("it wants a table of {wanted} elements, the limit is {TABLE_ELEMENTS} (fixed)")]
     Table {
@@ -122,6 +140,12 @@ pub(super) struct Limits {
 impl Limits {
     pub(super) fn new(limit: usize, budget: &Arc<Budget>) -> Self {
         Self { limit, used: 0, budget: Arc::clone(budget) }
+    }
+
+    /// The limit, in bytes: also of what one call passes to the host, which a guest could make more than it has by
+    /// naming the same bytes many times.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
     }
 
     /// What its memories and tables hold, in bytes. They never shrink, so it is also the most that they held.
@@ -248,6 +272,34 @@ mod tests {
         assert_eq!((budget.used(), spare.0.lock().unwrap().len()), (600, 0));
         drop((busy, second));
         assert_eq!(budget.used(), 0);
+    }
+
+    /// However small they are: each takes something of the host.
+    #[test]
+    fn instances_tables_and_memories_are_counted() {
+        let header = b"\0asm\x01\0\0\0";
+        // 65 memories without a page, 65 tables without an element, and nothing at all.
+        let memories = [&header[..], &[5, 0x83, 1, 65], &[0; 130]].concat();
+        let tables = [&header[..], &[4, 0xc4, 1, 65], &[0x70, 0, 0].repeat(65)].concat();
+        let engine = wasmtime::Engine::default();
+        for (bytes, fit, words) in [
+            (&memories[..], 1, "memory count too high at 130"),
+            (&tables, 1, "table count too high at 130"),
+            (header, INSTANCES, "instance count too high at 129"),
+        ] {
+            let module = wasmtime::Module::from_binary(&engine, bytes).unwrap();
+            let mut store = wasmtime::Store::new(&engine, limits(usize::MAX));
+            store.limiter(|limits| limits);
+            for _ in 0..fit {
+                wasmtime::Instance::new(&mut store, &module, &[]).unwrap();
+            }
+            let error = wasmtime::Instance::new(&mut store, &module, &[]).unwrap_err();
+            let told = super::super::guest::classify(&error, std::time::Duration::ZERO, 0).to_string();
+            assert!(
+                told.contains("more than 128 core instances, tables or memories") && told.contains(words),
+                "{told}"
+            );
+        }
     }
 
     #[test]

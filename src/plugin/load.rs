@@ -146,8 +146,8 @@ struct Shared {
     asks: BTreeSet<Capability>,
     ungranted: Option<Ungranted>,
     settings: HostSettings,
-    /// Whether it is a sink that can empty a destination.
-    purges: bool,
+    /// What it can do beyond what every sink can.
+    optional: v1::Optional,
 }
 
 impl std::fmt::Debug for Plugin {
@@ -205,7 +205,13 @@ impl Plugin {
     /// Whether it is a sink that can empty a destination.
     #[must_use]
     pub fn purges(&self) -> bool {
-        self.shared.purges
+        self.shared.optional.purge
+    }
+
+    /// Whether it is a sink that can build a destination beside what readers see.
+    #[must_use]
+    pub fn has_generations(&self) -> bool {
+        self.shared.optional.generations
     }
 
     /// How its instances are.
@@ -234,6 +240,11 @@ pub(super) struct Examined {
     pub(super) component: Component,
     pub(super) shape: Shape,
     pub(super) described: Described,
+}
+
+fn optional(shape: &Shape) -> v1::Optional {
+    let exports = |interface| shape.exports_optional(interface);
+    v1::Optional { purge: exports("purge"), generations: exports("generations") }
 }
 
 fn kind_word(kind: PluginKind) -> &'static str {
@@ -294,14 +305,14 @@ impl PluginHost {
             shape.capabilities.iter().copied().filter(|asked| !grants.has(*asked)).collect();
         let ungranted =
             (!capabilities.is_empty()).then(|| Ungranted { plugin: description.name.clone(), capabilities });
-        let purges = shape.exports_optional("purge");
+        let optional = optional(&shape);
         let linker = match &ungranted {
             None => self.granted_linker(&shape),
             Some(_) => self.bare_linker(&component),
         };
         let ready = linker.and_then(|linker| linker.instantiate_pre(&component));
         let exports = ready
-            .and_then(|ready| v1::prepare(ready, shape.kind, purges))
+            .and_then(|ready| v1::prepare(ready, shape.kind, optional))
             .map_err(|error| shape_error(path, &shape, &error))?;
         let http = grants.http.clone().filter(|_| shape.capabilities.contains(&Capability::Http));
         let http =
@@ -320,7 +331,7 @@ impl PluginHost {
         let pool = Pool::new(engine, exports, Arc::clone(&revision), &settings, &self.inner.budget)
             .granting(Arc::new(granted), http.map(Arc::new))
             .refusing(ungranted.clone());
-        let shared = Arc::new(Shared { pool, asks: shape.capabilities, ungranted, settings, purges });
+        let shared = Arc::new(Shared { pool, asks: shape.capabilities, ungranted, settings, optional });
         Ok(Plugin { revision, description: Arc::new(description), path: Arc::from(path), shared })
     }
 
@@ -343,9 +354,8 @@ impl PluginHost {
         }
         if shape.kind == PluginKind::Sink {
             let ready = self.bare_linker(&component).and_then(|linker| linker.instantiate_pre(&component));
-            let purges = shape.exports_optional("purge");
             ready
-                .and_then(|ready| v1::prepare(ready, shape.kind, purges))
+                .and_then(|ready| v1::prepare(ready, shape.kind, optional(&shape)))
                 .map_err(|error| shape_error(path, &shape, &error))?;
         }
         Ok(Examined { component, shape, described })
@@ -376,10 +386,12 @@ impl PluginHost {
         let state = GuestState::new(limits, Arc::default(), log);
         let mut store = Store::new(&inner.engine, state);
         store.limiter(|state| &mut state.limits);
+        let limit = store.data().limits.limit();
+        store.set_hostcall_fuel(limit);
         store.epoch_deadline_trap();
         store.set_epoch_deadline(Self::ticks(DESCRIBE_DEADLINE));
         v1::describe(&mut store, component, &linker).map_err(|error| {
-            let problem = match classify(&error, DESCRIBE_DEADLINE) {
+            let problem = match classify(&error, DESCRIBE_DEADLINE, limit) {
                 super::FaultKind::Deadline(limit) => format!("it did not return within {limit:?} (fixed)"),
                 other => other.to_string(),
             };

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::{
     Plugin,
     abi::v1::{
-        ReplyProblem,
+        PlaceCall, ReplyProblem,
         deliver::{self, DeliveryResult},
     },
     fault::FaultKind,
@@ -23,7 +23,9 @@ use super::{
     limits::LimitError,
     pool::{Lease, Places},
 };
-use crate::model::{DocumentOperation, Documents, Encoding, Failure, FailureClass, Lsn, Redactor, Revision};
+use crate::model::{
+    DocumentOperation, Documents, Encoding, Failure, FailureClass, Lsn, Place, Redactor, Revision,
+};
 
 /// Buffers above this size are not kept.
 const KEEP: usize = 4 << 20;
@@ -117,7 +119,7 @@ impl SinkGuest {
     }
 
     /// Delivers the documents at `selection` (indexes into the batch, ascending), in order and in as many calls as
-    /// they take. Gives those that can never be delivered, by their index, ascending; all others are accepted. May be
+    /// they take, to a place of their destination or to what readers see. Gives those that can never be delivered, by their index, ascending; all others are accepted. May be
     /// cancelled: the instance that was running is thrown away.
     ///
     /// # Errors
@@ -127,6 +129,7 @@ impl SinkGuest {
         &self,
         documents: &Documents,
         selection: &[usize],
+        place: Option<&Place>,
     ) -> Result<Vec<(usize, Failure)>, Failure> {
         let mut rejected = Vec::new();
         let mut buffer =
@@ -134,7 +137,7 @@ impl SinkGuest {
         let mut rest = selection;
         while !rest.is_empty() {
             let (these, others) = rest.split_at(self.of_one_call(documents, rest));
-            deliver::write(self.encoding(), documents, these, &mut buffer);
+            deliver::write(self.encoding(), documents, these, place, &mut buffer);
             let results = self.call(documents, these, &buffer).await?;
             for (&index, result) in these.iter().zip(results) {
                 match result {
@@ -166,6 +169,47 @@ impl SinkGuest {
             Ok(()) => {
                 lease.give_back();
                 Ok(())
+            }
+            Err(failure) => {
+                self.keep(lease, &failure);
+                Err(self.failed(&self.place, None, &FaultKind::Guest(failure)))
+            }
+        }
+    }
+
+    /// Makes an empty place for a destination beside what readers see, and gives whether they see anything. Only where
+    /// [`Plugin::has_generations`] says that it can.
+    ///
+    /// # Errors
+    /// It could not, or it cannot at all.
+    pub async fn begin(&self, destination: &str, place: &Place) -> Result<bool, Failure> {
+        self.place(PlaceCall::Begin, destination, place).await
+    }
+
+    /// Readers see this place from now on. As [`SinkGuest::begin`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn switch(&self, destination: &str, place: &Place) -> Result<(), Failure> {
+        self.place(PlaceCall::Switch, destination, place).await.map(drop)
+    }
+
+    /// Removes a place, unless readers see it. As [`SinkGuest::begin`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn abandon(&self, destination: &str, place: &Place) -> Result<(), Failure> {
+        self.place(PlaceCall::Abandon, destination, place).await.map(drop)
+    }
+
+    async fn place(&self, call: PlaceCall, destination: &str, place: &Place) -> Result<bool, Failure> {
+        let mut lease = self.lease().await?;
+        let deadline = self.plugin.settings().call_deadline;
+        let done = lease.guest.place(&self.place, call, (destination, place.as_str()), deadline).await;
+        match done.map_err(|kind| self.failed(&self.place, None, &kind))? {
+            Ok(answer) => {
+                lease.give_back();
+                Ok(answer)
             }
             Err(failure) => {
                 self.keep(lease, &failure);

@@ -185,6 +185,21 @@ mod tests {
         assert!(changed(&mut watcher).await.is_empty());
     }
 
+    /// Long before it is looked at by itself; and what the look itself raises is none.
+    #[tokio::test]
+    async fn events_are_heard_and_looks_raise_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a.wasm");
+        fs::write(&path, "one").unwrap();
+        let mut watcher = DirectoryWatch::start(directory.path(), Duration::from_secs(3600)).unwrap();
+        fs::write(&path, "two").unwrap();
+        assert_eq!(sums(&changed(&mut watcher).await), [sha256(b"two")]);
+        watcher.settle().await;
+        fingerprint(directory.path()).unwrap();
+        let heard = tokio::time::timeout(3 * SETTLE, watcher.events.notified()).await;
+        assert!(heard.is_err(), "a look that raises an event is followed by another, for ever");
+    }
+
     #[test]
     fn a_directory_that_is_not_there_is_an_error() {
         let error = DirectoryWatch::start(Path::new("/nowhere/plugins"), Duration::from_secs(1))

@@ -215,7 +215,7 @@ impl Pump {
         parked.into_iter().for_each(|request| self.requested(request));
     }
 
-    fn follows(&self, id: LaneId) -> bool {
+    pub(super) fn follows(&self, id: LaneId) -> bool {
         self.lanes.get(&id).is_some_and(|lane| lane.handle.is_some()) && self.ledger.follows(id)
     }
 
@@ -238,13 +238,16 @@ impl Pump {
     }
 
     /// Hands out the purges that are due to mappings whose run has begun: before its first chunk, and not while
-    /// it can still be withdrawn, since nothing would fill the destination then.
+    /// it can still be withdrawn, since nothing would fill the destination then. What is built in a place of its own begins
+    /// there, and needs none.
     pub(super) fn hand_out_purges(&mut self) {
+        self.begin_places();
         let due = |lane: &&Lane| {
             let begun = |run| {
                 self.machine.run(lane.planned.table.oid).is_some_and(|view| view.run == run && view.started)
             };
             let due = lane.planned.stored.purge && lane.purging.is_none() && self.follows(lane.id);
+            let due = due && lane.place().is_none();
             due && lane.run.as_ref().is_some_and(begun)
         };
         let due: Vec<LaneId> = self.lanes.values().filter(due).map(|lane| lane.id).collect();

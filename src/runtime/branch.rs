@@ -17,7 +17,7 @@ use crate::{
 };
 
 use super::{
-    lane::{LaneHandle, Timing},
+    lane::{LaneHandle, Timing, Way},
     metrics::Metrics,
     readers::{ReadEvent, Readers, columns},
     recover::go_on_further,
@@ -150,6 +150,8 @@ impl Branch {
     ) -> Vec<Command<Rows>> {
         let selection = kept(emission);
         let (mut targets, mut missed) = (BTreeSet::new(), Vec::new());
+        // What is read again of a part is to be seen at once.
+        let is_part = machine.run(emission.table).is_some_and(|run| run.scope.is_some());
         if !selection.is_empty() {
             for (id, lane) in self::targets(machine, lanes, emission.table) {
                 let Some(handle) = lane.handle.as_ref().filter(|_| ledger.follows(id)) else {
@@ -159,7 +161,9 @@ impl Branch {
                 };
                 let work = ledger.dispatched(id);
                 let (chunk, here) = (RunToken::after(emission), handed(ledger, id));
-                handle.send(work, Arc::clone(&emission.rows), selection.clone(), Some(chunk), (here, here));
+                let way = if is_part { Way::of_all(lane.place()) } else { Way::of_built(lane.place()) };
+                let rows = Arc::clone(&emission.rows);
+                handle.send(work, rows, selection.clone(), (Some(chunk), way), (here, here));
                 targets.insert(id);
             }
         }

@@ -5,7 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::Documents;
+use crate::{
+    model::{Documents, Place},
+    pipeline::Placing,
+};
 
 use super::token::{Advance, Token};
 
@@ -13,7 +16,16 @@ use super::token::{Advance, Token};
 #[derive(Debug)]
 pub(super) enum Step {
     Deliver(Documents),
-    Purge(String),
+    /// Empties a destination, and the place where it is built.
+    Purge {
+        destination: String,
+        place: Option<Place>,
+    },
+    /// Does something with a place of a destination.
+    Place {
+        destination: String,
+        placing: Placing,
+    },
 }
 
 /// A step, and what is in the sink after it.
@@ -43,7 +55,7 @@ impl Load {
             Step::Deliver(documents) => {
                 load.with(Self { documents: documents.len(), bytes: documents.bytes.len() })
             }
-            Step::Purge(_) => load,
+            Step::Purge { .. } | Step::Place { .. } => load,
         })
     }
 
@@ -100,7 +112,7 @@ pub(super) fn line_up(pieces: impl IntoIterator<Item = Piece>, token: &mut Token
 fn push(lined: &mut Vec<Outgoing>, step: Step, token: Token) {
     if let (Some(Outgoing { step: Step::Deliver(before), token: said }), Step::Deliver(more)) =
         (lined.last_mut(), &step)
-        && (before.origin, before.generation) == (more.origin, more.generation)
+        && (before.origin, before.generation, &before.beside) == (more.origin, more.generation, &more.beside)
     {
         before.append(more);
         *said = token;
@@ -152,6 +164,10 @@ mod tests {
         Step::Deliver(documents)
     }
 
+    fn purge() -> Step {
+        Step::Purge { destination: "products".into(), place: None }
+    }
+
     fn live(from: u64, position: u64, steps: Vec<Step>) -> Piece {
         let advance = Advance { from: Lsn(from), position: Lsn(position), run: RunAdvance::Same };
         Piece { advance, generation: 1, steps }
@@ -168,7 +184,7 @@ mod tests {
         let one = |outgoing: &Outgoing| {
             let documents = match &outgoing.step {
                 Step::Deliver(documents) => Some(documents.len()),
-                Step::Purge(_) => None,
+                Step::Purge { .. } | Step::Place { .. } => None,
             };
             let chunks = outgoing.token.run.as_ref().map_or(0, |run| run.chunks);
             (documents, outgoing.token.position.0, chunks)
@@ -195,8 +211,7 @@ mod tests {
     #[test]
     fn work_in_several_steps_counts_with_its_last() {
         let mut token = token(10);
-        let purged =
-            vec![documents(Stream, &["2"]), Step::Purge("products".into()), documents(Stream, &["3"])];
+        let purged = vec![documents(Stream, &["2"]), purge(), documents(Stream, &["3"])];
         let pieces = vec![
             live(10, 20, vec![documents(Stream, &["1"])]),
             live(20, 30, purged),
@@ -219,7 +234,7 @@ mod tests {
     #[test]
     fn what_is_handed_out_again_takes_the_token_back() {
         let mut token = token(90);
-        let steps = || vec![documents(Stream, &["1"]), Step::Purge("products".into())];
+        let steps = || vec![documents(Stream, &["1"]), purge()];
         assert_eq!(
             seen(&line_up(vec![live(40, 50, steps())], &mut token)),
             [(Some(1), 40, 0), (None, 50, 0)]
@@ -245,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_goes_out_together_is_bounded_by_number_and_size() {
-        let load = Load::of(&[documents(Stream, &["1", "22"]), Step::Purge("products".into())]);
+        let load = Load::of(&[documents(Stream, &["1", "22"]), purge()]);
         assert_eq!(load, Load { documents: 2, bytes: 7 });
         let twice = load.with(load);
         assert!(twice.fits(Bounds { documents: 4, bytes: 14 }));

@@ -15,6 +15,7 @@ use crate::{
 
 use super::{
     error::TermError,
+    lane::Way,
     metrics::FlushReason,
     pump::Pump,
     spool::{SpoolFault, Spooling},
@@ -182,10 +183,12 @@ impl Pump {
             self.observer.metrics.batch(&batch, reason);
             let batch = Arc::new(batch);
             for (lane, selection) in self.subscriptions.route(&batch, &self.ledger) {
-                if let Some(handle) = self.lanes.get(&lane).and_then(|lane| lane.handle.as_ref()) {
+                let Some(state) = self.lanes.get(&lane) else { continue };
+                if let Some(handle) = &state.handle {
                     let handed = (handed(&self.ledger, lane), handed_with(&self.ledger, lane, &batch));
                     let work = self.ledger.dispatched(lane);
-                    handle.send(work, Arc::clone(&batch), selection, None, handed);
+                    let way = Way::of_all(state.place());
+                    handle.send(work, Arc::clone(&batch), selection, (None, way), handed);
                 }
             }
         }

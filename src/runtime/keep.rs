@@ -162,6 +162,21 @@ impl Held {
         }
         (keys, bytes)
     }
+
+    /// Whether what is kept after some writes is granted.
+    fn fits(&self, writes: &Writes, grant: &StateGrant, mapping: &str) -> Result<(), Failure> {
+        let (keys, bytes) = self.after(writes);
+        let refused = |code, what| {
+            Failure::new(FailureClass::Fatal, code, format!("the mapping {mapping} would keep {what}"))
+        };
+        if bytes > grant.max_bytes {
+            return Err(refused("state-bytes", format!("{bytes} bytes")));
+        }
+        if keys > grant.max_keys {
+            return Err(refused("state-keys", format!("{keys} keys")));
+        }
+        Ok(())
+    }
 }
 
 impl Kept {
@@ -213,14 +228,8 @@ impl KeyValues for Kept {
 
     async fn write(&self, writes: Writes, grant: &StateGrant) -> Result<(), Failure> {
         let place = self.place().await?;
-        let (keys, bytes) = place.held.as_ref().map_or((0, 0), |held| held.after(&writes));
-        if bytes > grant.max_bytes {
-            let message = format!("the mapping {} would keep {bytes} bytes", self.of.mapping);
-            return Err(Failure::new(FailureClass::Fatal, "state-bytes", message));
-        }
-        if keys > grant.max_keys {
-            let message = format!("the mapping {} would keep {keys} keys", self.of.mapping);
-            return Err(Failure::new(FailureClass::Fatal, "state-keys", message));
+        if let Some(held) = &place.held {
+            held.fits(&writes, grant, &self.of.mapping)?;
         }
         self.to_its_end(Arc::clone(&self.of).write(place, writes.into_iter().collect())).await
     }
@@ -245,5 +254,30 @@ mod tests {
         assert_eq!(held.after(&writes), (2, 7));
         writes.into_iter().for_each(|(key, value)| held.put(key, value));
         assert_eq!((held.values.len(), held.bytes), (2, 7));
+    }
+
+    #[test]
+    fn what_many_calls_keep_together_is_bounded() {
+        let mut held = Held::default();
+        held.put("a".to_owned(), Some(vec![0; 7]));
+        let fits = |writes: &[(&str, Option<usize>)], max_bytes, max_keys| {
+            let writes = writes.iter().map(|(key, size)| ((*key).to_owned(), size.map(|size| vec![0; size])));
+            let fits = held.fits(&writes.collect(), &StateGrant { max_bytes, max_keys }, "m");
+            fits.map_err(|failure| format!("{}: {}", failure.code, failure.message))
+        };
+        assert_eq!(fits(&[("b", Some(7))], 16, 2), Ok(()));
+        assert_eq!(
+            fits(&[("b", Some(8))], 16, 2),
+            Err("state-bytes: the mapping m would keep 17 bytes".to_owned())
+        );
+        assert_eq!(
+            fits(&[("b", Some(0)), ("c", Some(0))], 16, 2),
+            Err("state-keys: the mapping m would keep 3 keys".to_owned())
+        );
+        assert_eq!(
+            fits(&[("a", None), ("b", Some(8)), ("c", Some(6))], 16, 2),
+            Ok(()),
+            "what goes makes room"
+        );
     }
 }

@@ -36,6 +36,7 @@ mod metrics;
 mod numbers;
 mod outlet;
 mod partitions;
+mod placing;
 mod plan;
 mod pump;
 mod readers;

@@ -13,7 +13,7 @@ use tracing::info;
 
 use crate::{
     config::Config,
-    model::{Documents, Failure, FailureClass},
+    model::{Documents, Failure, FailureClass, Place},
     plugin::Plugin,
     sink::{Capabilities, PluginSink, Progress, Rejected, Sink, SinkSettings},
 };
@@ -109,6 +109,28 @@ impl Outlet {
         let current = self.current();
         current.open().await?;
         current.sink.purge(destination, progress).await.inspect_err(|failure| current.note(failure))
+    }
+
+    /// Makes an empty place for a destination; whether readers see anything under it. This and the two that follow only
+    /// where the sink can.
+    pub(super) async fn begin(&self, destination: &str, place: &Place) -> Result<bool, Failure> {
+        let current = self.current();
+        current.open().await?;
+        current.sink.begin(destination, place).await.inspect_err(|failure| current.note(failure))
+    }
+
+    /// Readers see this place from now on.
+    pub(super) async fn switch(&self, destination: &str, place: &Place) -> Result<(), Failure> {
+        let current = self.current();
+        current.open().await?;
+        current.sink.switch(destination, place).await.inspect_err(|failure| current.note(failure))
+    }
+
+    /// Removes a place, unless readers see it.
+    pub(super) async fn abandon(&self, destination: &str, place: &Place) -> Result<(), Failure> {
+        let current = self.current();
+        current.open().await?;
+        current.sink.abandon(destination, place).await.inspect_err(|failure| current.note(failure))
     }
 
     /// The token that is stored under `key`. Only where the sink can.

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 use crate::{
     backfill::{Cursor, KeyColumn},
     config::{Config, Mapping, resolve_mappings},
-    model::{EntityName, Redactor},
+    model::{EntityName, Place, Redactor},
     pipeline::{Decision, DocumentRules, Identity, Stored, Wanted, compare},
     plugin::Plugin,
     postgres::{self, Catalog, Client, ColumnLists, Finding, PreflightRequest, Severity},
@@ -303,7 +303,7 @@ pub(super) async fn decide(
     wanted: Vec<WantedMapping>,
     tables: &Tables,
     source: &Source,
-) -> Result<(Vec<Planned>, Vec<StoredRun>), TermError> {
+) -> Result<(Vec<Planned>, Vec<StoredRun>, Vec<Left>), TermError> {
     let store = Store::new(config.source.slot.as_str());
     let stored: BTreeMap<String, StoredMapping> =
         store.mappings(state).await?.into_iter().map(|mapping| (mapping.name.clone(), mapping)).collect();
@@ -312,9 +312,12 @@ pub(super) async fn decide(
     let steps = compare(&wanted_identities(&wanted), &known, config.plugins.dev);
     let mut wanted: BTreeMap<String, WantedMapping> =
         wanted.into_iter().map(|wanted| (wanted.mapping.name.clone(), wanted)).collect();
-    let mut planned = Vec::new();
+    let (mut planned, mut left) = (Vec::new(), Vec::new());
     for step in steps {
+        let begun = known.iter().find(|known| known.name == step.mapping).zip(stored.get(&step.mapping));
+        let begun = begun.and_then(|(known, stored)| Left::of(&known.identity, stored));
         let Some(wanted) = wanted.remove(&step.mapping) else {
+            left.extend(begun);
             info!(mapping = step.mapping, "is mapped no more: its state is forgotten, its documents stay");
             store.forget_mapping(state, &step.mapping).await?;
             continue;
@@ -322,6 +325,13 @@ pub(super) async fn decide(
         let before = stored.get(&step.mapping).filter(|stored| stored.generation > 0);
         let table = tables.get(&wanted.mapping.entity).cloned().unwrap_or_default();
         let mut plan = plan_one(wanted, before, step.decision, table, source)?;
+        let moved = |begun: &Left| {
+            (&begun.sink, &begun.destination) != (&plan.mapping.sink, &plan.mapping.destination)
+        };
+        if let Some(begun) = begun.filter(|begun| plan.verdict == Verdict::Runs && moved(begun)) {
+            plan.stored.building = None;
+            left.push(begun);
+        }
         let of_table = |run: &&StoredRun| run.entity == plan.stored.entity && run.scope.is_none();
         plan.cancelled = runs.iter().filter(of_table).any(|run| run.status == RunStatus::Cancelled);
         if plan.cancelled && plan.stored.built < plan.stored.generation {
@@ -355,7 +365,22 @@ pub(super) async fn decide(
         return Err(TermError::NothingToRun { reasons: reasons.collect() });
     }
     let scoped = runs.into_iter().filter(|run| run.scope.is_some()).collect();
-    Ok((planned, scoped))
+    Ok((planned, scoped, left))
+}
+
+/// What was begun beside what readers see, where nothing of the config leads to any more.
+#[derive(Clone, Debug)]
+pub(super) struct Left {
+    pub(super) sink: String,
+    pub(super) destination: String,
+    pub(super) place: Place,
+}
+
+impl Left {
+    fn of(identity: &Identity, stored: &StoredMapping) -> Option<Self> {
+        let (sink, destination) = (identity.route.sink.clone(), identity.route.destination.clone());
+        Some(Self { sink, destination, place: stored.building.clone()? })
+    }
 }
 
 /// The stored identities; a mapping that never ran has none.
@@ -430,6 +455,7 @@ fn plan_one(
     let fresh = StoredMapping {
         accepted: source.joined,
         since: Some(source.joined),
+        building: before.and_then(|before| before.building.clone()),
         ..StoredMapping::new(mapping.name.as_str(), mapping.entity.clone(), table.oid, identity)
     };
     let mut purge = before.is_some_and(|before| before.purge);

@@ -95,6 +95,8 @@ pub(super) struct Pump {
     pub(super) yielding: Option<Instant>,
     /// The position that is saved, and so may be confirmed.
     pub(super) secured: Lsn,
+    /// How many barriers the scribe was given.
+    pub(super) barriers: u64,
     pub(super) saving: Saving,
     pub(super) wrote: Instant,
     pub(super) requests: Requests,
@@ -267,6 +269,8 @@ impl Pump {
                 handle.let_go();
                 self.ledger.freeze(id);
                 lane.purging = None;
+                lane.places.let_go();
+                lane.barrier = None;
                 lane.leave_run(&mut self.machine, &self.scribe);
                 rewound.push(lane.planned.table.oid);
             } else {
@@ -304,6 +308,7 @@ impl Pump {
                     state.documents += timing.documents;
                 }
                 self.purged(lane, work);
+                self.placed(lane, work);
                 if let Some(attempt) = chunk
                     && self.branch.accepted(lane, attempt, timing)
                 {
@@ -383,6 +388,10 @@ impl Pump {
                 self.carry_out(commands);
                 Ok(())
             }
+            ScribeEvent::Passed(barrier) => {
+                self.passed(barrier);
+                Ok(())
+            }
             ScribeEvent::Saved(position) => {
                 self.secured = self.secured.max(position);
                 self.observer.memory.saved(position);
@@ -404,6 +413,7 @@ impl Pump {
         self.branch.save(&self.machine, &self.scribe);
         self.take_up_backfills();
         self.take_up_parked();
+        self.look_at_places();
         if !self.machine.limbo().is_empty() {
             self.ask_probe();
         }

@@ -26,6 +26,7 @@ use super::{
     delivery::shared_destinations,
     error::TermError,
     outlet::Outlet,
+    placing,
     plan::{Planned, Verdict},
     source::Source,
     term::{Context, Lane},
@@ -84,6 +85,17 @@ pub(super) async fn take_up(
     for plan in planned.iter_mut() {
         plan.shares = shares.remove(&plan.stored.name).unwrap_or_default();
         let outlet = &context.sinks[&plan.mapping.sink];
+        if plan.stored.building.is_some() && plan.verdict == Verdict::Runs {
+            if !outlet.capabilities().generations {
+                if placing::forget(plan) {
+                    begin_anew(plan, source);
+                }
+                store.save_mapping(state, &plan.stored).await?;
+            } else if !plan.shares.is_empty() {
+                join(plan, source);
+                store.save_mapping(state, &plan.stored).await?;
+            }
+        }
         let asks = plan.verdict == Verdict::Runs && outlet.capabilities().progress;
         if !asks || silent.contains(&plan.mapping.sink) {
             continue;
@@ -191,6 +203,27 @@ fn go_back(plan: &mut Planned, token: &Token, source: &Source) {
     plan.stored.generation += 1;
     (plan.rebuilt, plan.run) = (true, None);
     plan.stored.purge |= source.purge;
+    plan.token = as_stored(&plan.stored, source);
+}
+
+/// Others write to the destination now, to what its readers see: what was begun beside that is given up, and built
+/// in place.
+fn join(plan: &mut Planned, source: &Source) {
+    warn!(
+        mapping = plan.stored.name,
+        entity = %plan.stored.entity,
+        destination = plan.mapping.destination,
+        shared_with = plan.shares.join(", "),
+        "its destination is shared now, so that it cannot be built beside what readers see: it is built again in place",
+    );
+    begin_anew(plan, source);
+}
+
+/// What has been read of the generation is of no use: the next one is built from the first row.
+fn begin_anew(plan: &mut Planned, source: &Source) {
+    plan.stored.generation += 1;
+    plan.stored.built = plan.stored.built.min(plan.stored.generation - 1);
+    (plan.rebuilt, plan.run) = (true, None);
     plan.token = as_stored(&plan.stored, source);
 }
 

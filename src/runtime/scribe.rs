@@ -11,7 +11,7 @@ use tracing::debug;
 
 use crate::{
     backfill::Report,
-    model::{Lsn, Snapshot},
+    model::{Lsn, Place, Snapshot},
     postgres::{Client, Flush},
     state::{MappingStatus, Store, StoredMapping, StoredRequest, StoredRun},
 };
@@ -42,6 +42,10 @@ pub(super) enum Note {
     ForgetScoped { run: Arc<str> },
     /// The purge of a mapping that was due is done.
     Purged { mapping: String },
+    /// Where a mapping is built beside what readers see; none: nowhere any more.
+    Building { mapping: String, building: Option<Place> },
+    /// Tell when everything that was noted before is saved.
+    Barrier(u64),
     /// A run's progress.
     Cursor { run: Arc<str>, cursor: String, rows: u64, chunks: u64, report: Report },
     /// A run's account.
@@ -67,6 +71,8 @@ pub(super) enum ScribeEvent {
     Snapshot(Snapshot),
     /// The answer to [`Note::Begin`].
     Begun { run: Arc<str>, granted: bool },
+    /// Everything that was noted before this [`Note::Barrier`] is saved.
+    Passed(u64),
     /// This position is saved, and may be confirmed to the server.
     Saved(Lsn),
     /// Nothing can be written any more: the term ends.
@@ -164,6 +170,12 @@ async fn write(
         }
         Note::ForgetScoped { run } => store.forget_scoped(client, &run).await?,
         Note::Purged { mapping } => store.purged(client, &mapping).await?,
+        Note::Building { mapping, building } => {
+            store.save_building(client, &mapping, building.as_ref()).await?;
+        }
+        Note::Barrier(number) => {
+            let _ = events.send(ScribeEvent::Passed(number));
+        }
         Note::Cursor { run, cursor, rows, chunks, report } => {
             store.save_cursor(client, &run, &cursor, signed(rows), signed(chunks), &report).await?;
         }

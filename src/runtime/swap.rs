@@ -17,7 +17,7 @@ use crate::{
 
 use super::{
     error::TermError,
-    outlet, plan,
+    outlet, placing, plan,
     pump::{Pump, Stopped},
     reload::{PluginSet, Reloads},
     scribe::Note,
@@ -248,6 +248,8 @@ impl Pump {
         else {
             return Ok(());
         };
+        let is_lost = placing::fit(lane, &self.context.sinks);
+        let rebuild = rebuild.or(is_lost.then_some(true));
         let stored = &mut lane.planned.stored;
         stored.identity = plan::identity_text(&wanted.mapping.name, &wanted.rollout.identity)?;
         if let Some(backfill) = rebuild {

@@ -13,8 +13,8 @@ use tracing::{error, info};
 use crate::{
     backfill::{Machine, PageSettings, RunView, Settings as BackfillMachineSettings, everything_before},
     config::Config,
-    model::{ChangeBatch, Failure, Lsn},
-    pipeline::{LaneId, LaneOrder, Ledger, OpenRows, Subscriptions, WorkId},
+    model::{ChangeBatch, Failure, Lsn, Place},
+    pipeline::{LaneId, LaneOrder, Ledger, OpenRows, Places, Placing, Standing, Subscriptions, WorkId},
     postgres::{
         Client, ConnectSettings, ErrorKind, Holder, Leadership, Lease, Purpose, StreamOptions,
         SystemIdentity, fence,
@@ -34,6 +34,7 @@ use super::{
     lookout::Lookout,
     metrics::Metrics,
     outlet::Outlets,
+    placing,
     plan::{self, Planned, Verdict},
     pump::{Probe, Pump, PumpSettings, Saving, Stopped},
     readers::{Readers, Reading},
@@ -171,8 +172,9 @@ async fn lead(
         () = given_up => return Ok(Ended::Shutdown),
     };
     let Some(mut source) = prepared else { return Ok(Ended::Shutdown) };
-    let (mut planned, scoped) =
+    let (mut planned, scoped, left) =
         plan::decide(&context.config, &state, wanted.clone(), &tables, &source).await?;
+    placing::remove_left(context, &lease, left).await;
     let stored: Vec<Lsn> = planned.iter().map(|plan| plan.stored.accepted).collect();
     let seen = recover::take_up(context, &state, &mut planned, &source).await?;
     // The state schema may have been made anew; what is in the sinks was not.
@@ -274,6 +276,10 @@ pub(super) struct Lane {
     pub(super) run: Option<Arc<str>>,
     /// The purge that is due and was handed out.
     pub(super) purging: Option<WorkId>,
+    /// Where it is built beside what readers see.
+    pub(super) places: Places,
+    /// What is due for them once everything that was noted before this barrier is saved.
+    pub(super) barrier: Option<(u64, Placing)>,
     pub(super) documents: u64,
     /// How often in a row it has failed, and the last failure; none while it works.
     pub(super) failure: Option<(u32, Failure)>,
@@ -282,6 +288,16 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn name(&self) -> &str {
         &self.planned.stored.name
+    }
+
+    /// Which generation it has, and which is built.
+    pub(super) fn standing(&self) -> Standing {
+        Standing { generation: self.planned.stored.generation, built: self.planned.stored.built }
+    }
+
+    /// Where what is handed out now goes, beside what readers see.
+    pub(super) fn place(&self) -> Option<&Place> {
+        self.places.place(self.standing())
     }
 
     /// Whether it runs, and the last thing heard of it was no failure.
@@ -388,7 +404,19 @@ fn assemble(
                 None
             }
         };
-        lanes.insert(id, Lane { id, planned, handle, run: None, purging: None, documents: 0, failure: None });
+        let places = placing::places(context, &planned);
+        let lane = Lane {
+            id,
+            planned,
+            handle,
+            run: None,
+            purging: None,
+            places,
+            barrier: None,
+            documents: 0,
+            failure: None,
+        };
+        lanes.insert(id, lane);
     }
     let reading = Reading {
         settings: context.settings.clone(),
@@ -423,6 +451,7 @@ fn assemble(
         yielding: None,
         probe: Probe { pending: false, last: std::time::Instant::now() },
         secured: source.confirmed,
+        barriers: 0,
         saving: Saving { last: std::time::Instant::now(), worked: false, noted: source.confirmed },
         wrote: std::time::Instant::now(),
         requests,

@@ -26,7 +26,7 @@ pub use plugin::{PluginSink, PluginSinkSettings};
 pub use settings::{HttpSettings, JsonlSettings, SinkSettings, SqliteSettings};
 pub use sqlite::SqliteSink;
 
-use crate::model::{DocumentOperation, DocumentView, Documents, Failure, FailureClass};
+use crate::model::{DocumentOperation, DocumentView, Documents, Failure, FailureClass, Place};
 
 /// Takes documents and keeps them.
 ///
@@ -76,6 +76,22 @@ pub trait Sink: Send + Sync + std::fmt::Debug {
         Ok(true)
     }
 
+    /// Makes an empty place for a destination beside what its readers see; one that is there is emptied. Gives whether they
+    /// see anything. Only called where [`Capabilities::generations`] is set; [`Documents::beside`] names it from then on.
+    async fn begin(&self, _destination: &str, _place: &Place) -> Result<bool, Failure> {
+        Err(no_generations(self.kind()))
+    }
+
+    /// Readers see this place under the destination, in one step, and all others of the destination go. Idempotent.
+    async fn switch(&self, _destination: &str, _place: &Place) -> Result<(), Failure> {
+        Err(no_generations(self.kind()))
+    }
+
+    /// Removes a place, unless readers see it. Idempotent.
+    async fn abandon(&self, _destination: &str, _place: &Place) -> Result<(), Failure> {
+        Err(no_generations(self.kind()))
+    }
+
     /// Flushes and closes; called once, on shutdown.
     async fn close(&self) -> Result<(), Failure>;
 }
@@ -88,6 +104,8 @@ pub struct Capabilities {
     pub purge: bool,
     /// Whether it stores a [`Progress`] in the same transaction as documents, and hands it back.
     pub progress: bool,
+    /// Whether it can build a destination beside what readers see, and switch them.
+    pub generations: bool,
 }
 
 /// How far its caller is with what a sink then holds, kept by the sink with the documents.
@@ -144,6 +162,12 @@ pub fn build(name: &str, settings: &SinkSettings) -> Result<Box<dyn Sink>, Failu
 fn no_purge(name: &str, kind: &str) -> Failure {
     let message = format!("sink `{name}`: the kind {kind} cannot empty a destination; do it at the receiver");
     Failure::new(FailureClass::Fatal, "purge-unsupported", message)
+}
+
+/// The failure of a sink that builds in place only.
+fn no_generations(kind: &str) -> Failure {
+    let message = format!("a sink of kind {kind} cannot build a destination beside what readers see");
+    Failure::new(FailureClass::Fatal, "generations-unsupported", message)
 }
 
 /// A document, unless no sink can store it.

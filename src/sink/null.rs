@@ -39,7 +39,7 @@ impl Sink for NullSink {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { purge: true, progress: false }
+        Capabilities { purge: true, ..Capabilities::default() }
     }
 
     async fn open(&self) -> Result<(), Failure> {

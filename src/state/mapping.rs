@@ -2,7 +2,7 @@
 
 use tokio_postgres::{Client, Row};
 
-use crate::model::{EntityName, Lsn};
+use crate::model::{EntityName, Lsn, Place};
 
 use super::{
     StateError, Store,
@@ -39,6 +39,8 @@ pub struct StoredMapping {
     pub purge: bool,
     /// A newer revision of its transform that is not taken up, and why.
     pub held: Option<String>,
+    /// Where its sink builds a generation beside what readers see, which they are not switched to yet.
+    pub building: Option<Place>,
 }
 
 impl StoredMapping {
@@ -63,6 +65,7 @@ impl StoredMapping {
             attempts: 0,
             purge: false,
             held: None,
+            building: None,
         }
     }
 }
@@ -131,7 +134,7 @@ impl Store {
     /// All mappings, by name.
     pub async fn mappings(&self, client: &Client) -> Result<Vec<StoredMapping>, StateError> {
         let query = "select name, entity, table_oid, identity::text, generation, built, accepted::text, status, last_error, \
-                     attempts, purge, since::text, held from anabranch.mapping where installation = $1 order by name";
+                     attempts, purge, since::text, held, building from anabranch.mapping where installation = $1 order by name";
         let rows = client
             .query(query, &[&self.installation])
             .await
@@ -156,14 +159,15 @@ impl Store {
                      retired as (delete from anabranch.guest_state where installation = $1 and mapping = $2::text \
                      and generation < $6 and $7 < $6) \
                      insert into anabranch.mapping (installation, name, entity, table_oid, identity, generation, \
-                     built, accepted, status, last_error, attempts, purge, since, held) \
-                     values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12, $13::text::pg_lsn, $14) \
+                     built, accepted, status, last_error, attempts, purge, since, held, building) \
+                     values ($1, $2, $3, $4, $5::text::jsonb, $6, $7, $8::text::pg_lsn, $9, $10, $11, $12, $13::text::pg_lsn, $14, \
+                     $15) \
                      on conflict (installation, name) do update set entity = excluded.entity, \
                      table_oid = excluded.table_oid, identity = excluded.identity, \
                      generation = excluded.generation, built = excluded.built, \
                      accepted = excluded.accepted, status = excluded.status, last_error = excluded.last_error, \
                      attempts = excluded.attempts, purge = excluded.purge, since = excluded.since, held = excluded.held, \
-                     updated_at = now()";
+                     building = excluded.building, updated_at = now()";
         client
             .execute(
                 query,
@@ -182,6 +186,7 @@ impl Store {
                     &wanted.purge,
                     &wanted.since.map(|since| since.to_string()),
                     &wanted.held,
+                    &wanted.building.as_ref().map(Place::as_str),
                 ],
             )
             .await
@@ -215,6 +220,23 @@ impl Store {
             .execute(query, &[&self.installation, &mapping])
             .await
             .map_err(StateError::query("note a purge"))?;
+        Ok(())
+    }
+
+    /// Notes where a mapping is being built beside what readers see, or that it is not any more. One that has begun in an
+    /// empty place needs no purge.
+    pub async fn save_building(
+        &self,
+        client: &Client,
+        mapping: &str,
+        building: Option<&Place>,
+    ) -> Result<(), StateError> {
+        let query = "update anabranch.mapping set building = $3::text, purge = purge and $3::text is null, updated_at = now() \
+                     where installation = $1 and name = $2";
+        client
+            .execute(query, &[&self.installation, &mapping, &building.map(Place::as_str)])
+            .await
+            .map_err(StateError::query("note where a mapping is built"))?;
         Ok(())
     }
 
@@ -254,5 +276,9 @@ fn mapping(row: &Row) -> Result<StoredMapping, StateError> {
         purge: row.get(10),
         since: row.get::<_, Option<String>>(11).map(|_| lsn("mapping.since", row, 11)).transpose()?,
         held: row.get(12),
+        building: row
+            .get::<_, Option<&str>>(13)
+            .map(|text| text.parse().map_err(|_| malformed("mapping.building", text)))
+            .transpose()?,
     })
 }

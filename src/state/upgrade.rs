@@ -166,6 +166,9 @@ const STEPS: &[&str] = &[
     create unique index quarantine_row on anabranch.quarantine
         (installation, mapping, hashtextextended(row_id, 0), hashtextextended(row_id, 1));
 ",
+    r"
+    alter table anabranch.mapping add column building text;
+",
 ];
 
 /// Makes the schema, or brings it up to this program's version, in one transaction.

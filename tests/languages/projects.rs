@@ -32,8 +32,8 @@ create table "Shop"."Order Items" (
 "#;
 
 /// A folder that stays where it is from run to run, so that what is built in it is built once.
-fn folder() -> PathBuf {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("new-projects");
+fn folder_of(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(&folder).unwrap();
     folder
@@ -91,7 +91,7 @@ fn test(language: Language, project: &Path) {
 async fn a_new_project_is_tested_and_built_in_every_language() {
     let database = shared().unwrap().create_database().await.unwrap();
     database.connect().await.unwrap().batch_execute(TABLE).await.unwrap();
-    let folder = folder();
+    let folder = folder_of("new-projects");
     let host = host();
     let languages = [
         (Language::Rust, "rust"),
@@ -172,5 +172,68 @@ fn tools_that_are_missing_are_named() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(words) && said.lines().count() == 1, "{name}: {said}");
+    }
+}
+
+/// Before anything is made: a module that is no plugin, what cannot be loaded, what no host offers.
+#[test]
+fn modules_that_become_no_plugin_are_named() {
+    const SDK: &str = "import { query, sink, transform } from 'anabranch-sdk';\n";
+    let folder = folder_of("no-plugins");
+    symlink(repository().join("plugins/node_modules"), folder.join("node_modules")).unwrap();
+    for (language, word, source, words) in [
+        (Language::JavaScript, "javascript", "export const plugins = 1;", "src/index.js exports no `plugin`"),
+        (
+            Language::JavaScript,
+            "javascript",
+            "export const plugin = sink(class {});",
+            "src/index.js cannot be loaded: TypeError: a sink is a class with a method `deliver(batch)`",
+        ),
+        (
+            Language::JavaScript,
+            "javascript",
+            "query('select 1'); export const plugin = transform({ transform: () => null });",
+            "what stands at its top runs when it is built, without a host",
+        ),
+        (
+            Language::JavaScript,
+            "javascript",
+            "import { open } from 'wasi:filesystem/types@0.2.0';\nexport const plugin = transform({ transform: () => open() });",
+            "src/index.js imports wasi:filesystem/types@0.2.0, which no plugin gets",
+        ),
+        (Language::Python, "python", "plugins = 1\n", "has no `plugin`, made by `transform(…)` or `sink(…)`"),
+        (
+            Language::Python,
+            "python",
+            "import gone\n",
+            "the module project cannot be loaded: ModuleNotFoundError: No module named 'gone' (project.py:1)",
+        ),
+        (
+            Language::Python,
+            "python",
+            "from anabranch_sdk import sink\nplugin = sink(dict)\n",
+            "TypeError: a sink is a class with a method `deliver(batch)` (project.py:2)",
+        ),
+    ] {
+        let Some(tools) = language_tools(language).unwrap() else { continue };
+        let project = folder.join("project");
+        let _ = fs::remove_dir_all(&project);
+        create(&folder, &[word, "project"]);
+        if language == Language::JavaScript {
+            fs::create_dir(project.join("node_modules")).unwrap();
+            symlink("../anabranch-sdk", project.join("node_modules/anabranch-sdk")).unwrap();
+            fs::write(project.join("src/index.js"), format!("{SDK}{source}")).unwrap();
+        } else {
+            fs::write(project.join("project.py"), source).unwrap();
+        }
+        let mut command = Command::new(BINARY);
+        command.args(["plugin", "build", "project"]).current_dir(&folder);
+        tools.apply(&mut command);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && said.contains(words), "{source}: {said}");
+        let left = fs::read_dir(&project).unwrap().map(|entry| entry.unwrap().file_name());
+        let made = left.filter(|name| name == "dist" || name == "__pycache__").count();
+        assert_eq!(made, 0, "{source}: nothing is written");
     }
 }

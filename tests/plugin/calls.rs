@@ -1,6 +1,9 @@
 //! Ordinary work: samples, projections, settings, splitting, several calls at once.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anabranch::{
     model::{FailureClass, Operation, Origin, Outcome, ValueType},
@@ -130,4 +133,21 @@ async fn calls_run_side_by_side() {
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]));
     assert_eq!(answers[0].documents.len(), 200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_calls_run_at_once_than_a_plugin_has_instances() {
+    let deadline = Duration::from_millis(500);
+    let plugin = load(&host(HostSettings { instances: 2, call_deadline: deadline, ..short() }), &hostile());
+    let transform = Arc::new(at_work(&plugin, &[("behave", "loop")]));
+    let batch = Arc::new(notes(&[("1", "a")]));
+    let began = Instant::now();
+    let calls = (0..4).map(|_| {
+        let (transform, batch) = (Arc::clone(&transform), Arc::clone(&batch));
+        tokio::spawn(async move { transform.call(&batch, &[0]).await.is_err() })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        assert!(call.await.unwrap());
+    }
+    assert!(began.elapsed() >= 2 * deadline, "two at a time, each until its deadline: {:?}", began.elapsed());
 }

@@ -11,6 +11,7 @@ use anabranch::{
     author::{Case, answers, cases},
     model::{
         DocumentEntry, DocumentOperation, Documents, Encoding, FailureClass, Lsn, Operation, Origin, Outcome,
+        Place,
     },
     plugin::{FaultKind, HostSettings, Plugin, SinkConfig, SinkGuest, artifact::sha256},
 };
@@ -198,9 +199,9 @@ async fn a_frozen_sink_takes_json_and_fails_by_every_class() {
             listen();
             let plugin = loaded(&guest.path);
             assert_eq!(plugin.description().encoding, Encoding::Json);
-            assert!(!plugin.purges());
+            assert!(!plugin.purges() && !plugin.has_generations());
             let poison = sink(&plugin, json!({"behave": "poison", "only": "bad"}));
-            let rejected = poison.deliver(&good, &[0, 1, 2]).await.unwrap();
+            let rejected = poison.deliver(&good, &[0, 1, 2], None).await.unwrap();
             let [(1, failure)] = rejected.as_slice() else { panic!("{rejected:?}") };
             assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Poison, "asked"));
             let told = told();
@@ -218,7 +219,7 @@ async fn a_frozen_sink_takes_json_and_fails_by_every_class() {
                 ("fatal-batch", FailureClass::Fatal),
             ] {
                 let sink = sink(&plugin, json!({ "behave": behave }));
-                let failure = sink.deliver(&good, &[0, 1, 2]).await.unwrap_err();
+                let failure = sink.deliver(&good, &[0, 1, 2], None).await.unwrap_err();
                 assert_eq!((failure.class, failure.code.as_str()), (class, "asked"), "{behave}: {failure}");
                 let after = (behave == "retry").then_some(Duration::from_millis(100));
                 assert_eq!(failure.retry_after, after, "{behave}");
@@ -238,9 +239,9 @@ async fn a_frozen_sink_takes_messagepack_and_empties_destinations() {
             listen();
             let plugin = loaded(&guest.path);
             assert_eq!(plugin.description().encoding, Encoding::Msgpack);
-            assert!(plugin.purges());
+            assert!(plugin.purges() && !plugin.has_generations());
             let sink = sink(&plugin, json!({"room": 2, "key": "marker-4711"}));
-            let rejected = sink.deliver(&three, &[0, 1, 2, 3, 4]).await.unwrap();
+            let rejected = sink.deliver(&three, &[0, 1, 2, 3, 4], None).await.unwrap();
             let [(4, failure)] = rejected.as_slice() else { panic!("{rejected:?}") };
             assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Poison, "full"));
             sink.purge("things").await.unwrap();
@@ -249,6 +250,40 @@ async fn a_frozen_sink_takes_messagepack_and_empties_destinations() {
                 "opened with a key of 11 characters",
                 "holds 2 documents",
                 "purged things, holds 0 documents",
+            ] {
+                assert!(told.contains(line), "{line}: {told}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_frozen_sink_builds_beside_what_readers_see_and_switches() {
+    let two = documents(&[("1", Some("{}")), ("2", Some("{}"))]);
+    let one = documents(&[("1", None)]);
+    for release in releases() {
+        for guest in release.of_world("switching-sink-plugin") {
+            listen();
+            let plugin = loaded(&guest.path);
+            assert!(plugin.purges() && plugin.has_generations());
+            let sink = sink(&plugin, json!({"room": 5}));
+            let (first, second) = (Place::new(1, 1), Place::new(2, 0xab));
+            assert!(!sink.begin("things", &first).await.unwrap(), "nobody sees anything");
+            assert_eq!(sink.deliver(&two, &[0, 1], Some(&first)).await.unwrap(), []);
+            sink.switch("things", &first).await.unwrap();
+            assert!(sink.begin("things", &second).await.unwrap());
+            sink.deliver(&one, &[0], Some(&second)).await.unwrap();
+            sink.deliver(&one, &[0], None).await.unwrap();
+            sink.abandon("things", &second).await.unwrap();
+            let failure = sink.switch("things", &second).await.unwrap_err();
+            assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Fatal, "place-gone"));
+            let told = told();
+            for line in [
+                "1-00000001 holds 2 documents",
+                "switched things to 1-00000001, holds 2 documents",
+                "2-000000ab holds 0 documents",
+                "holds 1 documents",
+                "abandoned 2-000000ab of things, 0 places are left",
             ] {
                 assert!(told.contains(line), "{line}: {told}");
             }

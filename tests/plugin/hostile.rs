@@ -141,8 +141,14 @@ async fn a_looping_guest_holds_up_nobody_else() {
         let batch = Arc::clone(&batch);
         async move { looping.call(&batch, &[0]).await.unwrap_err() }
     });
-    let mut calls = 0;
-    while !stuck.is_finished() {
+    let (mut calls, mut seen) = (0, 0);
+    loop {
+        // Afterwards they would be made up for.
+        let now = ticks.load(Ordering::Relaxed);
+        if stuck.is_finished() {
+            break;
+        }
+        seen = now;
         good.call(&batch, &[0]).await.unwrap();
         calls += 1;
         tokio::task::yield_now().await;
@@ -151,7 +157,7 @@ async fn a_looping_guest_holds_up_nobody_else() {
     assert!(matches!(fault.kind(), FaultKind::Deadline(_)), "{fault}");
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     assert!(calls >= 3, "other calls went on: {calls}");
-    assert!(ticks.load(Ordering::Relaxed) >= 3, "timers went on: {ticks:?}");
+    assert!(seen >= 3, "timers went on: {seen}");
     heart.abort();
 }
 

@@ -77,6 +77,7 @@ async fn receiver() -> Receiver {
         "/large" => Reply::with_body(200, &"y".repeat(2 << 20)),
         "/cut" => Reply::Cut,
         "/hang" => Reply::Hang,
+        "/empty" => Reply::status(200),
         _ => Reply::with_body(200, "hello"),
     })
     .await
@@ -170,14 +171,20 @@ async fn other_origins_are_refused_by_name() {
     );
     // The same place by another name, another scheme, and with what another parser might take for the host.
     let port = server.url("").rsplit(':').next().unwrap().to_owned();
-    for url in [
-        format!("http://localhost:{port}/"),
-        format!("https://127.0.0.1:{port}/"),
-        format!("http://127.0.0.1:{port}@{}/", other.url("").trim_start_matches("http://")),
-        format!("http://user@127.0.0.1:{port}/"),
+    for (url, words) in [
+        (format!("http://localhost:{port}/"), format!("requests to http://localhost:{port} are not granted")),
+        (
+            format!("https://127.0.0.1:{port}/"),
+            format!("requests to https://127.0.0.1:{port} are not granted"),
+        ),
+        (format!("http://user@127.0.0.1:{port}/"), "may not have a user or a password".to_owned()),
+        (
+            format!("http://127.0.0.1:{port}@{}/", other.url("").trim_start_matches("http://")),
+            "may not have a user or a password".to_owned(),
+        ),
     ] {
         let answer = ask(&plugin, "get", &url).await;
-        assert!(answer["error"].is_string(), "{url}: {answer}");
+        assert!(error(&answer).starts_with("Denied(") && error(&answer).contains(&words), "{url}: {answer}");
     }
     assert!(server.received().is_empty() && other.received().is_empty());
 }
@@ -186,8 +193,15 @@ async fn other_origins_are_refused_by_name() {
 async fn private_addresses_are_refused_by_number_and_by_name() {
     let server = receiver().await;
     let by_name = server.url("").replace("127.0.0.1", "localhost");
-    let plugin = granted(HttpGrant { private_addresses: false, ..grant(&[&server.url(""), &by_name]) });
-    for url in [server.url("/"), format!("{by_name}/")] {
+    // Forms that come out as the same address, and those of IPv6.
+    let port = server.url("").rsplit(':').next().unwrap().to_owned();
+    let forms =
+        ["2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]"].map(|form| format!("http://{form}:{port}"));
+    let mut origins = vec![server.url(""), by_name.clone()];
+    origins.extend(forms.clone());
+    let origins: Vec<_> = origins.iter().map(String::as_str).collect();
+    let plugin = granted(HttpGrant { private_addresses: false, ..grant(&origins) });
+    for url in [server.url("/"), format!("{by_name}/")].into_iter().chain(forms) {
         let answer = ask(&plugin, "get", &url).await;
         assert!(error(&answer).starts_with("Denied("), "{url}: {answer}");
         assert!(
@@ -263,6 +277,91 @@ async fn an_answer_without_a_length_has_the_same_limit() {
     assert!(error(&answer).contains("`[plugins.capable.grants] http_max_response`"), "{answer}");
 }
 
+/// What is announced to be too large is refused before any of it has come.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_says_it_is_too_large_is_not_waited_for() {
+    let server = speaking("content-length: 2000000", "", Duration::from_secs(60)).await;
+    let plugin = granted(HttpGrant { max_response: 1 << 20, ..grant(&[&server]) });
+    let answer = ask(&plugin, "get", &server).await;
+    assert!(error(&answer).contains("`[plugins.capable.grants] http_max_response`"), "{answer}");
+}
+
+/// One that comes byte by byte has its limit as well: it is on the whole of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn time_is_limited_until_the_last_byte_in_both_directions() {
+    let drops = speaking("content-length: 100000", "x", Duration::from_millis(20)).await;
+    let server = receiver().await;
+    let timeout = Duration::from_millis(300);
+    let plugin = granted(HttpGrant { timeout, ..grant(&[&drops, &server.url("")]) });
+    for (what, url) in [("get", drops.as_str()), ("unfinished", &server.url("/"))] {
+        let answer = ask(&plugin, what, url).await;
+        assert!(error(&answer).contains("`[plugins.capable.grants] http_timeout`"), "{what}: {answer}");
+    }
+    assert!(server.received().is_empty(), "a request that is not whole goes nowhere");
+}
+
+/// Headers that would change where a request ends, or whom it is for.
+#[tokio::test(flavor = "multi_thread")]
+async fn headers_of_the_connection_are_not_the_guests_to_set() {
+    let server = receiver().await;
+    let plugin = granted(grant(&[&server.url("")]));
+    let arg = format!("{} 40", server.url("/"));
+    let answer = ask(&plugin, "header content-length 3", &arg).await;
+    assert!(error(&answer).contains("HttpProtocolError"), "{answer}");
+    let answer = ask(&plugin, "header content-length 40", &arg).await;
+    assert_eq!(answer["status"], 200, "{answer}");
+    for name in ["host", "transfer-encoding", "connection", "proxy-authorization"] {
+        let answer = ask(&plugin, &format!("header {name} chunked"), &arg).await;
+        assert!(error(&answer).contains("a header cannot be sent"), "{name}: {answer}");
+    }
+    let [received] = server.received().try_into().unwrap_or_else(|all| panic!("{all:?}"));
+    assert_eq!((received.body.len(), received.headers["content-length"].as_str()), (40, "40"));
+}
+
+/// What costs a guest nearly nothing and its host much.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_host_keeps_for_a_guest_is_bounded() {
+    let server = receiver().await;
+    let plugin = granted(grant(&[&server.url("")]));
+    let batch = asks(&[("hoard", "")]);
+    let fault = at_work(&plugin, &[]).call(&batch, &all(&batch)).await.unwrap_err();
+    assert_eq!(fault.code(), "plugin-trap", "{fault}");
+    assert!(fault.to_string().contains("resource table has no free keys"), "{fault}");
+    let batch = asks(&[("fat", &format!("{} 40000", server.url("/")))]);
+    let fault = at_work(&plugin, &[]).call(&batch, &all(&batch)).await.unwrap_err();
+    assert!(fault.to_string().contains("total size of fields exceeds limit"), "{fault}");
+    assert_eq!(ask(&plugin, "fat", &format!("{} 20000", server.url("/"))).await["status"], 200);
+
+    let plugin = load(&host(HostSettings { lenient: true, ..short() }), &capable(ALL));
+    let transform = at_work(&plugin, &[]).with_services(Services::in_memory());
+    let batch = asks(&[("copies", "10"), ("copies", "20")]);
+    let outcomes = transform.call(&batch, &[0]).await.unwrap();
+    assert_eq!(document(&outcomes)["answer"], "10");
+    let fault = transform.call(&batch, &[1]).await.unwrap_err();
+    assert_eq!(fault.code(), "plugin-memory", "{fault}");
+    let words = "it passes more than 16.0 MiB to the host in one call, the limit of an instance (`[plugins] memory_limit`)";
+    assert!(fault.to_string().contains(words), "{fault}");
+}
+
+/// A server that answers with a header and then with the same again and again.
+async fn speaking(header: &'static str, again: &'static str, pause: Duration) -> String {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request).await;
+            let head = format!("HTTP/1.1 200 OK\r\n{header}\r\n\r\n");
+            let _ = stream.write_all(head.as_bytes()).await;
+            while stream.write_all(again.as_bytes()).await.is_ok() {
+                tokio::time::sleep(pause).await;
+            }
+        }
+    });
+    url
+}
+
 /// A server that sends without end.
 async fn chunked() -> String {
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -302,8 +401,13 @@ async fn a_call_that_waits_for_an_answer_ends_with_its_deadline() {
     };
     let plugin = load(&host(settings), &capable(&["http"]));
     let batch = asks(&[("get", &server.url("/hang"))]);
+    let began = Instant::now();
     let fault = at_work(&plugin, &[]).call(&batch, &all(&batch)).await.unwrap_err();
     assert_eq!(fault.code(), "plugin-deadline", "{fault}");
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "not only once the request has taken its twenty seconds"
+    );
     assert_eq!(ask(&plugin, "get", &server.url("/")).await["status"], 200, "the next call works");
 }
 
@@ -346,6 +450,8 @@ async fn requests_that_a_guest_leaves_end_with_its_call() {
     let discarded = plugin.instances().discarded;
     assert!(discarded > 0);
     answers(3).await;
+    // What had nothing to read was at its end when it came, whoever keeps it.
+    assert_eq!(ask(&plugin, "leave", &server.url("/empty")).await["answer"], "200");
     assert_eq!(plugin.instances().discarded, discarded);
 }
 

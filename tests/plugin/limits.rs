@@ -186,29 +186,49 @@ async fn c084_one_call_has_so_many_documents() {
     assert!(outcomes.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Emit { count: 5, .. })));
 }
 
-/// Calls a guest that forgets a kilobyte in each of its calls.
-async fn leak(calls: usize) {
+/// Calls a guest that forgets something in each of its calls.
+async fn leak(behave: &str, calls: usize, bound: usize) {
     let host = host(HostSettings { memory: 64 << 20, instances: 2, ..short() });
     let plugin = load(&host, &hostile());
-    let transform = at_work(&plugin, &[("behave", "leak-little")]);
+    let transform = at_work(&plugin, &[("behave", behave)]);
     let batch = notes(&[("1", "a")]);
     let mut most = 0;
     for call in 0..calls {
         transform.call(&batch, &[0]).await.unwrap_or_else(|fault| panic!("call {call}: {fault}"));
         most = most.max(host.memory());
     }
-    // An instance is replaced after ten thousand calls: some ten megabytes.
-    assert!(most < 16 << 20, "{most} bytes after {calls} calls");
+    // An instance is replaced after ten thousand calls, or when half of its memory is taken.
+    assert!(most < bound, "{most} bytes after {calls} calls");
     assert_eq!(plugin.instances().discarded, 0);
 }
 
+/// A kilobyte a call: instances are replaced by their calls, after some ten megabytes each.
 #[tokio::test(flavor = "multi_thread")]
 async fn c085_memory_stays_flat_over_calls_that_leak() {
-    leak(25_000).await;
+    leak("leak-little", 25_000, 16 << 20).await;
+}
+
+/// As much as a million of those calls leak, in fewer: instances are replaced by their memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn c085_memory_stays_flat_over_a_gigabyte_that_leaks() {
+    leak("leak", 16_384, 34 << 20).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "a minute: the same over a million calls"]
 async fn c085_memory_stays_flat_over_a_million_calls_that_leak() {
-    leak(1_000_000).await;
+    leak("leak-little", 1_000_000, 16 << 20).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_is_old_is_replaced() {
+    let host = host(HostSettings { recycle_after: Duration::ZERO, instances: 1, ..short() });
+    let plugin = load(&host, &hostile());
+    let transform = at_work(&plugin, &[("behave", "leak")]);
+    let batch = notes(&[("1", "a")]);
+    for _ in 0..3 {
+        transform.call(&batch, &[0]).await.unwrap();
+        assert_eq!((plugin.instances().live, host.memory()), (0, 0), "none is kept");
+    }
+    assert_eq!(plugin.instances().discarded, 0, "and none is at fault");
 }

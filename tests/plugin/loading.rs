@@ -9,6 +9,7 @@ use std::{
 use anabranch::{
     model::Encoding,
     plugin::{HostSettings, PluginHost, watch::DirectoryWatch},
+    runtime::PluginSet,
 };
 
 use crate::guests::{directory, guest, host, hostile, load, short};
@@ -160,6 +161,47 @@ async fn c089_a_file_that_is_copied_slowly_is_loaded_when_it_is_complete() {
     let batch = crate::rows::notes(&[("1", "x")]);
     let transform = crate::guests::at_work(&plugin, &[]);
     assert_eq!(transform.call(&batch, &[0]).await.unwrap().outcomes.len(), 1);
+}
+
+/// What a directory comes to while it changes beside plugins that are at work.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_at_work_stays_until_its_file_is_gone() {
+    let root = tempfile::tempdir().unwrap();
+    let plugins = root.path().join("plugins");
+    fs::create_dir(&plugins).unwrap();
+    let place = plugins.join("hostile.wasm");
+    fs::copy(hostile(), &place).unwrap();
+    let file = root.path().join("anabranch.toml");
+    fs::write(
+        &file,
+        format!(
+            "[source]\nurl = \"postgres://u@h/d\"\n[plugins]\ndir = \"{}\"\n[sink.out]\nkind = \"null\"\n",
+            plugins.display()
+        ),
+    )
+    .unwrap();
+    let config = anabranch::config::load(&file).unwrap();
+    let host = host(short());
+    let names = |set: &PluginSet| set.plugins.keys().cloned().collect::<Vec<_>>();
+    let first = PluginSet::load(&host, &config, None).await;
+    assert_eq!((names(&first), first.problems.len()), (vec!["hostile".to_owned()], 0));
+
+    // Cut; and in a directory that cannot be listed, as a mount that is being exchanged.
+    fs::write(&place, "cut").unwrap();
+    let cut = PluginSet::load(&host, &config, Some(&first)).await;
+    assert_eq!(names(&cut), names(&first));
+    assert!(cut.problems[0].contains("hostile.wasm: it is not WebAssembly"), "{:?}", cut.problems);
+    fs::rename(&plugins, root.path().join("aside")).unwrap();
+    let away = PluginSet::load(&host, &config, Some(&cut)).await;
+    assert_eq!(names(&away), names(&first));
+    assert!(away.problems[0].contains("[plugins] dir"), "{:?}", away.problems);
+    fs::rename(root.path().join("aside"), &plugins).unwrap();
+
+    fs::remove_file(&place).unwrap();
+    let gone = PluginSet::load(&host, &config, Some(&away)).await;
+    assert!(names(&gone).is_empty() && gone.problems.is_empty());
+    assert_eq!(gone.descriptions().len(), 1, "what it was is known still");
+    assert!(PluginSet::load(&host, &config, None).await.descriptions().is_empty());
 }
 
 fn entries(cache: &Path) -> Vec<PathBuf> {

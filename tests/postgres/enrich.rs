@@ -56,6 +56,60 @@ async fn no_statement_frees_the_next_of_its_time_limit() {
     }
 }
 
+/// What a statement names is locked before it runs, while the server reads it.
+#[tokio::test]
+async fn a_statement_that_waits_for_a_lock_has_its_time_limit_before_it_runs() {
+    let (_, database) = shared_database().await;
+    let holder = database.connect().await.unwrap();
+    holder.batch_execute("create table public.locked (id int)").await.unwrap();
+    holder.batch_execute("begin; lock table public.locked").await.unwrap();
+    let mut session = open(&database).await;
+    session.begin(Duration::from_millis(300)).await.unwrap();
+    let mut allowance = PLENTY;
+    let statement = plain("select * from public.locked");
+    let asked = tokio::time::timeout(DEADLINE, session.query(&statement, &mut allowance));
+    let error = asked.await.unwrap().unwrap_err();
+    assert!(matches!(&error, QueryError::Server(error) if error.kind() == ErrorKind::Cancelled), "{error:?}");
+    session.end().await.unwrap();
+}
+
+/// Empty answers take memory as well: each has its columns.
+#[tokio::test]
+async fn columns_of_empty_answers_are_counted() {
+    let (_, database) = shared_database().await;
+    let mut session = open(&database).await;
+    session.begin(Duration::from_secs(30)).await.unwrap();
+    let name = "c".repeat(60);
+    let sql = format!("select 1 as {name} where false");
+    let statement = QueryStatement { sql, parameters: vec![Vec::new(); 1000] };
+    let mut allowance = Allowance { rows: 10, bytes: 64 << 10 };
+    let answer = session.query(&statement, &mut allowance).await;
+    assert!(matches!(answer, Err(QueryError::Bytes)), "{:?}", answer.map(|rows| rows.len()));
+    session.abandon().await;
+}
+
+/// What one use leaves in a session is not there for the next, which may be another plugin's call.
+#[tokio::test]
+async fn nothing_of_one_use_is_left_for_the_next() {
+    let (_, database) = shared_database().await;
+    let mut session = open(&database).await;
+    for _ in 0..2 {
+        session.begin(Duration::from_secs(30)).await.unwrap();
+        let mut allowance = PLENTY;
+        let leave = "select set_config('search_path', 'nowhere', false), pg_advisory_lock(4711)::text";
+        session.query(&plain(leave), &mut allowance).await.unwrap();
+        session.end().await.unwrap();
+    }
+    session.begin(Duration::from_secs(30)).await.unwrap();
+    let mut allowance = PLENTY;
+    let left = "select current_setting('search_path'), count(*)::text from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()";
+    let rows = session.query(&plain(left), &mut allowance).await.unwrap();
+    let cells: Vec<_> = rows[0].cells.iter().map(|cell| cell.as_deref()).collect();
+    assert_eq!(cells[1..], [Some("0")], "{cells:?}");
+    assert_ne!(cells[0], Some("nowhere"));
+    session.end().await.unwrap();
+}
+
 #[tokio::test]
 async fn a_question_that_is_given_up_leaves_no_server_process() {
     let (_, database) = shared_database().await;

@@ -40,6 +40,30 @@ async fn a_full_quarantine_halts_the_mapping_and_names_its_setting() {
     notes.settled(true).await;
 }
 
+/// The change that would end an entry is transformed, and its document not delivered: the entry stays for as long.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_stays_until_the_change_that_ends_it_was_accepted() {
+    let open = Arc::new(AtomicBool::new(true));
+    let opened = Arc::clone(&open);
+    let receiver =
+        Receiver::start(move |_, _| Reply::status(if opened.load(Ordering::Relaxed) { 200 } else { 503 }))
+            .await;
+    let sink = format!("[sink.out]\nkind = \"http\"\nurl = \"{}\"\n", receiver.url("/{destination}"));
+    let mut notes = Notes::new(3, "on_failure = \"quarantine\"", &sink).await;
+    notes.start().await;
+    notes.execute("update public.notes set text = 'poison' where id = 3").await;
+    notes.quarantined(&["3"]).await;
+    open.store(false, Ordering::Relaxed);
+    notes.execute("update public.notes set text = 'better' where id = 3").await;
+    let after = notes.position().await;
+    notes.fails_with("503").await;
+    assert_eq!(notes.keys().await, ["3"], "its document is older than the source still");
+    assert!(notes.held_before(&after).await);
+    open.store(true, Ordering::Relaxed);
+    notes.quarantined(&[]).await;
+    notes.passed(&after).await;
+}
+
 /// Good work that waits behind a slow sink together with work that halts is delivered before the halt.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_came_before_the_work_that_halts_is_delivered() {

@@ -19,6 +19,18 @@ async fn waits(scene: &Scene, holder: &Client) {
     .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
 }
 
+/// Waits until the host has told its position again and again: what it may confirm, it has confirmed.
+async fn replied(scene: &Scene) {
+    let replies = "select coalesce(max(extract(epoch from reply_time)), 0)::float8 from pg_stat_replication
+        where pid = (select active_pid from pg_replication_slots where database = current_database())";
+    let first: f64 = scene.client.query_one(replies, &[]).await.unwrap().get(0);
+    wait_until("three replies", SOON, async || {
+        Ok(scene.client.query_one(replies, &[]).await?.get::<_, f64>(0) > first + 1.2)
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
+}
+
 /// Ends what the host was at, which the server would go on with once the lock is free, and frees the lock.
 async fn rolls_back(scene: &Scene, holder: &Client) {
     let pid: i32 = holder.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
@@ -140,6 +152,7 @@ async fn a_kill_between_the_delivery_and_the_end_of_an_entry_leaves_none_open() 
         let after = notes.position().await;
         waits(&notes.scene, &holder).await;
         assert_eq!(text(&notes).await, "better");
+        replied(&notes.scene).await;
         notes.scene.host.kill().unwrap();
         rolls_back(&notes.scene, &holder).await;
         notes.quarantined(&["7"]).await;

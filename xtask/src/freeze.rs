@@ -24,12 +24,14 @@ pub(crate) struct Arguments {
     release: bool,
 }
 
-/// Guests of every world, and of both encodings for transforms and for sinks: file, world and project.
-const GUESTS: [(&str, &str, &str); 4] = [
+/// Guests of every world, and of both encodings for transforms and for sinks: file, world and project; after a `+` a
+/// cargo feature.
+const GUESTS: [(&str, &str, &str); 5] = [
     ("transform-json.wasm", "transform-plugin", "plugins/fixtures/frozen-json"),
     ("transform-msgpack.wasm", "transform-plugin", "plugins/fixtures/frozen-msgpack"),
     ("sink-json.wasm", "sink-plugin", "plugins/fixtures/odd-sink"),
     ("sink-msgpack.wasm", "purging-sink-plugin", "plugins/fixtures/memory-sink"),
+    ("sink-places.wasm", "switching-sink-plugin", "plugins/fixtures/memory-sink + generations"),
 ];
 /// What guests are made of.
 const SOURCES: [&str; 3] = ["wit", "plugins/fixtures", "plugins/sdk-rust"];
@@ -43,7 +45,11 @@ pub(crate) fn run_command(arguments: &Arguments) -> Result<ExitCode> {
     let host = setup::host(false)?;
     fs::create_dir_all(&folder)?;
     for (file, _, project) in GUESTS {
-        let built = guests::build(&host, &Guest::new(project))?;
+        let guest = match project.split_once(" + ") {
+            Some((project, feature)) => Guest::new(project).feature(feature),
+            None => Guest::new(project),
+        };
+        let built = guests::build(&host, &guest)?;
         fs::copy(&built, folder.join(file)).with_context(|| format!("cannot keep {file}"))?;
     }
     let kept = folder.join("wit");

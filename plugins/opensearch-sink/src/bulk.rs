@@ -21,7 +21,46 @@ pub struct Request {
     pub documents: Vec<usize>,
 }
 
-/// The name of the index that a destination is.
+/// What the destinations of a batch are called.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Names<'a> {
+    /// What stands before the name of each.
+    pub prefix: &'a str,
+    /// The place that all of it is for; none: for what readers see.
+    pub place: Option<&'a str>,
+}
+
+impl Names<'_> {
+    fn of(self, destination: &str) -> Result<String, Failure> {
+        match self.place {
+            Some(place) => place_index(self.prefix, destination, place).map(|index| write_alias(&index)),
+            None => index_name(self.prefix, destination),
+        }
+    }
+}
+
+/// What stands between the name of a destination and that of a place in the name of an index.
+pub const MARK: &str = ".anabranch-";
+
+/// The index of a place.
+///
+/// # Errors
+/// No index can have that name.
+pub fn place_index(prefix: &str, destination: &str, place: &str) -> Result<String, Failure> {
+    index_name(prefix, destination)?;
+    index_name(prefix, &format!("{destination}{MARK}{place}{WRITE}"))?;
+    index_name(prefix, &format!("{destination}{MARK}{place}"))
+}
+
+const WRITE: &str = ".write";
+
+/// The alias by which the index of a place is written to: nothing is written where it is gone.
+#[must_use]
+pub fn write_alias(index: &str) -> String {
+    format!("{index}{WRITE}")
+}
+
+/// The name of the alias (or of the index) that a destination is.
 ///
 /// # Errors
 /// No index can have that name.
@@ -103,7 +142,7 @@ fn push(out: &mut Vec<u8>, index: &str, document: &Document<'_>) {
 pub fn requests(
     documents: &[Document<'_>],
     range: Range<usize>,
-    prefix: &str,
+    names: Names<'_>,
     max_bytes: usize,
     results: &mut [Delivered],
 ) -> Result<Vec<Request>, Failure> {
@@ -111,7 +150,7 @@ pub fn requests(
     let mut line = Vec::new();
     for at in range {
         let document = &documents[at];
-        let index = index_name(prefix, document.destination)?;
+        let index = names.of(document.destination)?;
         if let Err(failure) = check(document) {
             results[at] = Err(failure);
             continue;
@@ -144,7 +183,9 @@ mod tests {
             document("products", "8 \"Uno\"\n", None),
         ];
         let mut results = vec![Ok(()), Ok(())];
-        let requests = requests(&documents, 0..2, "shop-", 1 << 20, &mut results).unwrap();
+        let requests =
+            requests(&documents, 0..2, Names { prefix: "shop-", place: None }, 1 << 20, &mut results)
+                .unwrap();
         assert_eq!(requests.len(), 1);
         assert_eq!(requests[0].documents, [0, 1]);
         assert_eq!(
@@ -159,13 +200,13 @@ mod tests {
         let body = format!("{{\"x\":\"{}\"}}", "y".repeat(100));
         let documents: Vec<_> = (0..10).map(|_| document("d", "1", Some(&body))).collect();
         let mut results = vec![Ok(()); 10];
-        let few = requests(&documents, 2..10, "", 450, &mut results).unwrap();
+        let few = requests(&documents, 2..10, Names::default(), 450, &mut results).unwrap();
         assert_eq!(
             few.iter().map(|request| request.documents.clone()).collect::<Vec<_>>(),
             [vec![2, 3, 4], vec![5, 6, 7], vec![8, 9]]
         );
         assert!(few.iter().all(|request| request.body.len() <= 450));
-        let single = requests(&documents, 0..2, "", 10, &mut results).unwrap();
+        let single = requests(&documents, 0..2, Names::default(), 10, &mut results).unwrap();
         assert_eq!(single.len(), 2, "larger than the bound, so alone");
     }
 
@@ -179,7 +220,7 @@ mod tests {
             document("d", "3", Some("null")),
         ];
         let mut results = vec![Ok(()); 4];
-        let sent = requests(&documents, 0..4, "", 1 << 20, &mut results).unwrap();
+        let sent = requests(&documents, 0..4, Names::default(), 1 << 20, &mut results).unwrap();
         assert_eq!(sent[0].documents, [2]);
         let codes: Vec<_> = results
             .iter()

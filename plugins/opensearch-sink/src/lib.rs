@@ -1,7 +1,9 @@
-//! Delivers documents to OpenSearch or Elasticsearch, by the bulk API. A destination is an index.
+//! Delivers documents to OpenSearch or Elasticsearch, by the bulk API. A destination is an alias, and each rebuild of it an
+//! index of its own: `places`.
 
 pub mod answer;
 pub mod bulk;
+pub mod places;
 
 use anabranch_sdk::{
     Failure, FailureClass,
@@ -27,6 +29,10 @@ pub struct Settings {
     /// When documents are to be found by searches.
     #[serde(default)]
     pub refresh: Refresh,
+    /// Whether an index that has the name of a destination may be removed for the alias, once what is built beside it is
+    /// complete.
+    #[serde(default)]
+    pub replace_index: bool,
 }
 
 fn five_mib() -> usize {
@@ -83,26 +89,25 @@ impl Sink for OpenSearch {
     }
 
     fn deliver(&mut self, batch: &Batch<'_>) -> Result<Vec<Delivered>, Failure> {
-        let Settings { index_prefix, max_bytes, .. } = &self.settings;
+        let Settings { max_bytes, .. } = &self.settings;
+        let names = bulk::Names { prefix: &self.settings.index_prefix, place: batch.place };
         let mut results =
             batch.each(|_| Err(Failure::retry("not-sent", "a document before it has to be delivered first")));
-        let mut requests = bulk::requests(
-            &batch.documents,
-            0..batch.documents.len(),
-            index_prefix,
-            *max_bytes,
-            &mut results,
-        )?;
+        let mut requests =
+            bulk::requests(&batch.documents, 0..batch.documents.len(), names, *max_bytes, &mut results)?;
         // The next one last.
         requests.reverse();
         while let Some(request) = requests.pop() {
-            match self.bulk(&request)? {
+            match self.bulk(&request, batch.place)? {
                 Answer::Each(each) => {
                     let waits = each.iter().any(|result| {
                         result.as_ref().is_err_and(|failure| failure.class != FailureClass::Poison)
                     });
                     for (&at, result) in request.documents.iter().zip(each) {
-                        results[at] = result;
+                        results[at] = result.map_err(|failure| match batch.place {
+                            Some(place) if failure.code == "index-missing" => places::gone(place),
+                            _ => failure,
+                        });
                     }
                     if waits {
                         // Everything comes again, so that nothing overtakes what waits.
@@ -117,13 +122,8 @@ impl Sink for OpenSearch {
                     several => {
                         let halves = bulk::halves(request.body.len());
                         let (first, last) = (several[0], several[several.len() - 1]);
-                        let smaller = bulk::requests(
-                            &batch.documents,
-                            first..last + 1,
-                            index_prefix,
-                            halves,
-                            &mut results,
-                        )?;
+                        let smaller =
+                            bulk::requests(&batch.documents, first..last + 1, names, halves, &mut results)?;
                         requests.extend(smaller.into_iter().rev());
                     }
                 },
@@ -143,9 +143,11 @@ impl Sink for OpenSearch {
 }
 
 impl OpenSearch {
-    fn bulk(&self, request: &bulk::Request) -> Result<Answer, Failure> {
+    fn bulk(&self, request: &bulk::Request, place: Option<&str>) -> Result<Answer, Failure> {
+        // The server makes an index where there is none: one that was removed under a rebuild would be back, half-filled.
+        let alias = if place.is_some() { "&require_alias=true" } else { "" };
         let url = format!(
-            "{}/_bulk?filter_path=items.*.status,items.*.error{}",
+            "{}/_bulk?filter_path=items.*.status,items.*.error{}{alias}",
             self.settings.url,
             self.settings.refresh.parameter()
         );
@@ -157,7 +159,12 @@ impl OpenSearch {
     }
 
     fn post(&self, path: &str, body: &str) -> Result<Option<Response>, Failure> {
-        let request = Request::post(format!("{}{path}", self.settings.url));
+        self.ask("POST", path, body)
+    }
+
+    /// The answer to a request; none where there is no index.
+    fn ask(&self, method: &str, path: &str, body: &str) -> Result<Option<Response>, Failure> {
+        let request = Request::new(method, format!("{}{path}", self.settings.url));
         let request = if body.is_empty() {
             request
         } else {
@@ -176,6 +183,13 @@ impl OpenSearch {
 
 impl Purge for OpenSearch {
     fn purge(&mut self, destination: &str) -> Result<(), Failure> {
+        self.empty(&bulk::path_segment(&bulk::index_name(&self.settings.index_prefix, destination)?))
+    }
+}
+
+impl OpenSearch {
+    /// Removes every document of an index, or of the one behind an alias, given as part of a path.
+    fn empty(&self, index: &str) -> Result<(), Failure> {
         #[derive(Deserialize)]
         struct Told {
             #[serde(default)]
@@ -183,7 +197,6 @@ impl Purge for OpenSearch {
             #[serde(default)]
             failures: Vec<serde_json::Value>,
         }
-        let index = bulk::path_segment(&bulk::index_name(&self.settings.index_prefix, destination)?);
         // A query finds what was refreshed, and no more.
         if self.post(&format!("/{index}/_refresh"), "")?.is_none() {
             return Ok(());
@@ -207,7 +220,7 @@ impl Purge for OpenSearch {
     }
 }
 
-anabranch_sdk::export_sink!(OpenSearch, purge);
+anabranch_sdk::export_sink!(OpenSearch, purge, generations);
 
 #[cfg(test)]
 mod tests {
@@ -233,8 +246,20 @@ mod tests {
             entity: "public.products",
             origin: Origin::Stream,
             generation: 1,
+            place: None,
             documents: documents.iter().map(document).collect(),
         }
+    }
+
+    #[test]
+    fn what_is_for_a_place_goes_by_its_alias_or_nowhere() {
+        let seen = answers(vec![items(&[201])]);
+        let batch = Batch { place: Some("3-5f2c81d0"), ..batch(&[("1", Some("{}"))]) };
+        sink(URL).unwrap().deliver(&batch).unwrap();
+        let seen = seen.borrow();
+        assert!(seen[0].url.ends_with("&require_alias=true"), "{}", seen[0].url);
+        let body = String::from_utf8_lossy(&seen[0].body);
+        assert!(body.contains("\"_index\":\"products.anabranch-3-5f2c81d0.write\""), "{body}");
     }
 
     /// Answers requests with what is left of some answers, and keeps them.

@@ -82,10 +82,16 @@ function write(outgoing, bytes) {
     } finally {
       giveBack(stream);
     }
+  } catch (error) {
+    const why = broken(error.payload ?? error);
+    giveBack(outgoing);
+    return why;
+  }
+  try {
     OutgoingBody.finish(outgoing, undefined);
     return null;
   } catch (error) {
-    return broken(error.payload ?? error);
+    return failureOf(error.payload ?? error);
   }
 }
 

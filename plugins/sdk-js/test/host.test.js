@@ -57,6 +57,7 @@ test("a transform runs once in a test", () => {
     return { seen: metric("rows") };
   } });
   assert.equal(table(plugin).insert("1", { id: 1 }).run()[0].document.seen, 1);
+  assert.equal(metric("rows"), 1);
 });
 
 test("numbers can be looked at", () => {

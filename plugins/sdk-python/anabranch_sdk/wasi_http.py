@@ -89,9 +89,13 @@ def _write(body: Any, content: bytes) -> Failure | None:
         with body.write() as stream:
             for at in range(0, len(content), _WRITTEN):
                 stream.blocking_write_and_flush(content[at : at + _WRITTEN])
+    except Err as error:
+        with body:
+            return _broken(error.value)
+    try:
         wasi_http.OutgoingBody.finish(body, None)
     except Err as error:
-        return _broken(error.value)
+        return _failure(error.value)
     return None
 
 

@@ -102,3 +102,24 @@ pub mod purge {
 #[rustfmt::skip]
 #[path = "generated_purge.rs"]
 pub mod purge;
+
+#[cfg(all(feature = "generate", feature = "sink"))]
+pub mod generations {
+    wit_bindgen::generate!({
+        inline: "
+            package anabranch:sdk;
+            world switching {
+                export anabranch:plugin/generations@1.0.0;
+            }
+        ",
+        path: "../../wit/v1",
+        world: "anabranch:sdk/switching",
+        pub_export_macro: true,
+        export_macro_name: "export_generations",
+        with: { "anabranch:plugin/types@1.0.0": crate::bindings::anabranch::plugin::types },
+    });
+}
+#[cfg(all(not(feature = "generate"), feature = "sink"))]
+#[rustfmt::skip]
+#[path = "generated_generations.rs"]
+pub mod generations;

@@ -81,6 +81,34 @@ pub trait Purge: Sink {
     fn purge(&mut self, destination: &str) -> Result<(), Failure>;
 }
 
+/// A sink that can build a destination beside what its readers see, and show it to them at once:
+/// `export_sink!(MySink, generations)`, or `export_sink!(MySink, purge, generations)`.
+///
+/// The host begins a place for each rebuild, fills it ([`Batch::place`] says what is for it), and switches once it is
+/// whole. Live documents go there and to what readers see until then. Each function may be called again with the same
+/// words, by another instance, too, and comes to the same.
+pub trait Generations: Sink {
+    /// Makes an empty place for a destination; one of that name that is there is emptied. Gives whether readers see
+    /// anything under the destination now: where not, the host switches at once.
+    ///
+    /// # Errors
+    /// There is no such place, or it is not empty.
+    fn begin(&mut self, destination: &str, place: &str) -> Result<bool, Failure>;
+
+    /// Shows the place to the readers of the destination, in one step. All other places of it are removed.
+    ///
+    /// # Errors
+    /// Readers may not see the place; where it is not there any more, of class fatal.
+    fn switch(&mut self, destination: &str, place: &str) -> Result<(), Failure>;
+
+    /// Removes a place that is of no use any more; one that readers see stays, and one that is not there is removed
+    /// already.
+    ///
+    /// # Errors
+    /// The place may still be there.
+    fn abandon(&mut self, destination: &str, place: &str) -> Result<(), Failure>;
+}
+
 /// Documents of one mapping, in commit order. Several may have the same id: the last one wins.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch<'a> {
@@ -90,6 +118,9 @@ pub struct Batch<'a> {
     pub origin: Origin,
     /// Counts the rebuilds of the mapping.
     pub generation: i64,
+    /// The place that they are for, where a sink with [`Generations`] builds their destination, which is one then. None:
+    /// they are for what readers see.
+    pub place: Option<&'a str>,
     /// The documents.
     pub documents: Vec<Document<'a>>,
 }
@@ -125,7 +156,8 @@ impl<'a> Batch<'a> {
     /// Reads a batch as the host sends it.
     pub(crate) fn read(bytes: &'a [u8]) -> Result<Self, Failure> {
         let mut reader = Reader::new(bytes);
-        let mut batch = Self { entity: "", origin: Origin::Stream, generation: 0, documents: Vec::new() };
+        let mut batch =
+            Self { entity: "", origin: Origin::Stream, generation: 0, place: None, documents: Vec::new() };
         let mut destinations = Vec::new();
         let mut documents = None;
         for _ in 0..reader.map()? {
@@ -141,6 +173,7 @@ impl<'a> Batch<'a> {
                 "origin" if reader.text()? == "backfill" => batch.origin = Origin::Backfill,
                 "origin" => {}
                 "generation" => batch.generation = reader.signed()?,
+                "place" => batch.place = Some(reader.text()?),
                 "destinations" => {
                     let count = reader.array()?;
                     destinations = (0..count).map(|_| reader.text()).collect::<Result<_, _>>()?;
@@ -266,6 +299,39 @@ impl<S: Sink> Cell<S> {
         self.with(|sink| sink.purge(destination))
     }
 
+    /// `begin` of the interface.
+    ///
+    /// # Errors
+    /// What the sink says.
+    pub fn begin(&self, destination: &str, place: &str) -> Result<bool, Failure>
+    where
+        S: Generations,
+    {
+        self.with(|sink| sink.begin(destination, place))
+    }
+
+    /// `switch` of the interface.
+    ///
+    /// # Errors
+    /// What the sink says.
+    pub fn switch(&self, destination: &str, place: &str) -> Result<(), Failure>
+    where
+        S: Generations,
+    {
+        self.with(|sink| sink.switch(destination, place))
+    }
+
+    /// `abandon` of the interface.
+    ///
+    /// # Errors
+    /// What the sink says.
+    pub fn abandon(&self, destination: &str, place: &str) -> Result<(), Failure>
+    where
+        S: Generations,
+    {
+        self.with(|sink| sink.abandon(destination, place))
+    }
+
     fn with<T>(&self, call: impl FnOnce(&mut S) -> Result<T, Failure>) -> Result<T, Failure> {
         match &mut *self.0.borrow_mut() {
             Some(sink) => call(sink),
@@ -280,24 +346,22 @@ impl<S: Sink> Default for Cell<S> {
     }
 }
 
-/// Exports a [`Sink`] as a component; `export_sink!(MySink, purge)` one that also implements [`Purge`]. Once in a crate,
-/// which must be a `cdylib`.
+/// Exports a [`Sink`] as a component; `export_sink!(MySink, purge)` one that also implements [`Purge`],
+/// `export_sink!(MySink, generations)` one with [`Generations`], and `export_sink!(MySink, purge, generations)` one with
+/// both. Once in a crate, which must be a `cdylib`.
 ///
 /// The plugin's name and version are those of its Cargo.toml; the environment variable `ANABRANCH_PLUGIN_VERSION`
 /// overrides the version at build time.
 #[macro_export]
 macro_rules! export_sink {
-    ($sink:ty) => {
+    ($sink:ty $(, $optional:ident)* $(,)?) => {
         #[cfg(target_family = "wasm")]
         const _: () = {
             $crate::export_sink!(@sink $sink);
+            $($crate::export_sink!(@$optional);)*
         };
     };
-    ($sink:ty, purge) => {
-        #[cfg(target_family = "wasm")]
-        const _: () = {
-            $crate::export_sink!(@sink $sink);
-
+    (@purge) => {
             impl $crate::bindings::purge::exports::anabranch::plugin::purge::Guest for Component {
                 fn purge(
                     destination: ::std::string::String,
@@ -307,7 +371,34 @@ macro_rules! export_sink {
             }
 
             $crate::bindings::purge::export_purge!(Component with_types_in $crate::bindings::purge);
-        };
+    };
+    (@generations) => {
+            impl $crate::bindings::generations::exports::anabranch::plugin::generations::Guest for Component {
+                fn begin(
+                    destination: ::std::string::String,
+                    place: ::std::string::String,
+                ) -> ::core::result::Result<bool, $crate::bindings::anabranch::plugin::types::Failure> {
+                    SINK.with(|sink| sink.begin(&destination, &place)).map_err(::core::convert::Into::into)
+                }
+
+                fn switch(
+                    destination: ::std::string::String,
+                    place: ::std::string::String,
+                ) -> ::core::result::Result<(), $crate::bindings::anabranch::plugin::types::Failure> {
+                    SINK.with(|sink| sink.switch(&destination, &place)).map_err(::core::convert::Into::into)
+                }
+
+                fn abandon(
+                    destination: ::std::string::String,
+                    place: ::std::string::String,
+                ) -> ::core::result::Result<(), $crate::bindings::anabranch::plugin::types::Failure> {
+                    SINK.with(|sink| sink.abandon(&destination, &place)).map_err(::core::convert::Into::into)
+                }
+            }
+
+            $crate::bindings::generations::export_generations!(
+                Component with_types_in $crate::bindings::generations
+            );
     };
     (@sink $sink:ty) => {
             struct Component;
@@ -358,8 +449,11 @@ mod tests {
 
     /// As the host writes it: `tests/golden/payload/deliver.msgpack.hex`.
     fn golden() -> Vec<u8> {
-        let hex: String =
-            include_str!("../../../tests/golden/payload/deliver.msgpack.hex").split_whitespace().collect();
+        bytes(include_str!("../../../tests/golden/payload/deliver.msgpack.hex"))
+    }
+
+    fn bytes(hex: &str) -> Vec<u8> {
+        let hex: String = hex.split_whitespace().collect();
         let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
         (0..hex.len()).step_by(2).map(byte).collect()
     }
@@ -369,6 +463,10 @@ mod tests {
         let bytes = golden();
         let batch = Batch::read(&bytes).unwrap();
         assert_eq!((batch.entity, batch.origin, batch.generation), ("public.products", Origin::Stream, 3));
+        assert_eq!(batch.place, None);
+        let placed = bytes(include_str!("../../../tests/golden/payload/deliver-place.msgpack.hex"));
+        let placed = Batch::read(&placed).unwrap();
+        assert_eq!((placed.place, placed.documents.len()), (Some("3-5f2c81d0"), 2));
         let seen: Vec<_> = batch
             .documents
             .iter()

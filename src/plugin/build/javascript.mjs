@@ -39,34 +39,49 @@ const SETTINGS = {
   logOverride: { "import-is-undefined": "silent" },
 };
 
+const HOST = { filter: /^(anabranch|wasi):/ };
+
 /** Interfaces of the host are no files. Those of WASI get another name: what has that name, componentize-js stubs. */
-const hostInterfaces = (standIn) => ({
-  name: "host-interfaces",
-  setup({ onResolve }) {
-    onResolve({ filter: /^(anabranch|wasi):/ }, ({ path }) => ({
-      path: path.replace(/^wasi:/, `${standIn}:`), external: true,
-    }));
-  },
+const imported = (standIn) => ({
+  name: "host",
+  setup: ({ onResolve }) =>
+    onResolve(HOST, ({ path }) => ({ path: path.replace(/^wasi:/, `${standIn}:`), external: true })),
 });
 
+/** They are not there where the module is only looked at. */
+const missing = {
+  name: "host",
+  setup({ onLoad, onResolve }) {
+    onResolve(HOST, ({ path }) => ({ path, namespace: "host" }));
+    onLoad({ filter: /./, namespace: "host" }, () => ({ contents: "module.exports = {};" }));
+  },
+};
+
 /** One module of the project. In a component, the SDK's functions of the host are the host's own. */
-async function bundle(esbuild, contents, conditions, standIn) {
+async function bundle(esbuild, contents, conditions, host) {
   const { outputFiles, metafile } = await esbuild.build({
     ...SETTINGS,
     stdin: { contents, resolveDir: process.cwd(), sourcefile: "component.js" },
     conditions,
-    plugins: [hostInterfaces(standIn)],
+    plugins: [host],
   });
   return { source: outputFiles[0].text, metafile };
 }
 
-/** The plugin as it stands in its module, which runs here as its tests run it. */
-async function definition(esbuild, { entry, work, stand_in: standIn }) {
+/** What is wrong with the project. */
+class Wrong extends Error {}
+
+/** The plugin's module, which runs here as its tests run it. */
+async function definition(esbuild, { entry, work }) {
   const path = join(work, "definition.mjs");
-  const { source } = await bundle(esbuild, `export * from ${JSON.stringify(`./${entry}`)};`, [], standIn);
+  const { source } = await bundle(esbuild, `export * from ${JSON.stringify(`./${entry}`)};`, [], missing);
   await writeFile(path, source);
-  const { plugin } = await import(pathToFileURL(path));
-  return plugin;
+  try {
+    return await import(pathToFileURL(path));
+  } catch (error) {
+    const said = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
+    throw new Wrong(`${entry} cannot be loaded: ${said}; what stands at its top runs when it is built, without a host`);
+  }
 }
 
 /** What a bundle imports of the host: each interface, and the first file that does. */
@@ -81,10 +96,9 @@ function imports({ inputs, outputs }) {
 /** First step: the module, and what it exports and imports. */
 async function prepare(esbuild, task) {
   const { entry, name, version, demanded } = task;
-  const plugin = await definition(esbuild, task);
+  const { plugin } = await definition(esbuild, task);
   if (plugin?.kind !== "transform" && plugin?.kind !== "sink") {
-    const problem = `${entry} exports no \`plugin\`; write \`export const plugin = transform({ … })\`, or \`sink(…)\``;
-    return answer({ problem });
+    throw new Wrong(`${entry} exports no \`plugin\`; write \`export const plugin = transform({ … })\`, or \`sink(…)\``);
   }
   const exports = plugin.kind === "transform" ? ["transform"] : ["sink", ...(plugin.purges ? ["purge"] : [])];
   const { source, metafile } = await bundle(esbuild, `
@@ -94,7 +108,7 @@ async function prepare(esbuild, task) {
     import * as project from ${JSON.stringify(`./${entry}`)};
     const names = ${JSON.stringify({ name, version, demanded })};
     export const { describe, ${exports.join(", ")} } = component(project.plugin, names, { log, config });
-  `, ["anabranch-component"], task.stand_in);
+  `, ["anabranch-component"], imported(task.stand_in));
   await mkdir(join(task.work, "js"));
   await writeFile(join(task.work, "js", "plugin.js"), source);
   answer({ prepared: { exports, imports: imports(metafile) } });
@@ -137,7 +151,8 @@ async function build(task) {
   try {
     await (task.step === "prepare" ? prepare(esbuild, task) : componentize(componentizer, task));
   } catch (error) {
-    if (error.errors) process.exitCode = 1; // esbuild has told them
+    if (error instanceof Wrong) answer({ problem: error.message });
+    else if (error.errors) process.exitCode = 1; // esbuild has told them
     else fails(error);
   }
 }

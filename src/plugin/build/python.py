@@ -22,9 +22,14 @@ sys.path[:0] = folders
 try:
     project = importlib.import_module(module)
 except Exception as error:  # noqa: BLE001 (whatever it is, it is the project's)
-    traceback.print_exc()
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    problem(f"the module {module} cannot be loaded: {type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})")
+    # Without the ways of the interpreter itself.
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__)[1:] if "importlib" not in frame.filename]
+    said = "".join(traceback.format_exception_only(error)).strip()
+    sys.stderr.write("".join(traceback.format_list(frames)) + said + "\n")
+    own = [frame for frame in frames if os.sep + "anabranch_sdk" + os.sep not in frame.filename]
+    where = f" ({os.path.basename(own[-1].filename)}:{own[-1].lineno})" if own else ""
+    top = "what stands at its top runs when it is built, without a host"
+    problem(f"the module {module} cannot be loaded: {type(error).__name__}: {error}{where}; {top}")
 from anabranch_sdk import Plugin, SinkPlugin  # noqa: E402 (the project's copy)
 
 plugin = getattr(project, "plugin", None)

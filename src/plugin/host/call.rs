@@ -310,3 +310,7 @@ async fn in_time<T>(
         Err(refused(FailureClass::Retry, "state-timeout", message))
     })
 }
+
+#[cfg(test)]
+#[path = "call_tests.rs"]
+mod tests;

@@ -78,7 +78,6 @@ impl HttpClient {
             .redirect(redirect::Policy::none())
             .retry(reqwest::retry::never())
             .no_proxy()
-            .referer(false)
             .dns_resolver(resolver)
             .connect_timeout(CONNECT_LIMIT.min(grant.timeout))
             .pool_idle_timeout(Duration::from_secs(30))
@@ -267,14 +266,25 @@ impl Resolve for Resolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (private, plugin) = (self.private, Arc::clone(&self.plugin));
         Box::pin(async move {
-            let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
-            let usable = |address: &SocketAddr| private || !is_private(address.ip());
-            let (usable, others): (Vec<_>, Vec<_>) = found.into_iter().partition(usable);
-            match (usable.is_empty(), others.first()) {
-                (true, Some(other)) => Err(Refusal::private(&plugin, name.as_str(), other.ip()).into()),
-                _ => Ok(Box::new(usable.into_iter()) as Addrs),
-            }
+            let found = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
+            let usable = usable(&plugin, name.as_str(), found, private)?;
+            Ok(Box::new(usable.into_iter()) as Addrs)
         })
+    }
+}
+
+/// Those of a name's addresses that may be connected to: none that is private, whatever stands beside it.
+fn usable(
+    plugin: &str,
+    name: &str,
+    found: Vec<SocketAddr>,
+    private: bool,
+) -> Result<Vec<SocketAddr>, Refusal> {
+    let may = |address: &SocketAddr| private || !is_private(address.ip());
+    let (usable, others): (Vec<_>, Vec<_>) = found.into_iter().partition(may);
+    match (usable.is_empty(), others.first()) {
+        (true, Some(other)) => Err(Refusal::private(plugin, name, other.ip())),
+        _ => Ok(usable),
     }
 }
 
@@ -411,5 +421,24 @@ impl WasiHttpHooks for Requests {
             let answer = answer.inspect_err(|error| caller.tell(error))?;
             Ok((answer, Box::new(async { Ok(()) }) as Worker))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_names_addresses_only_those_of_the_internet_are_used() {
+        let found = |texts: &[&str]| -> Vec<SocketAddr> {
+            texts.iter().map(|text| SocketAddr::new(text.parse().unwrap(), 0)).collect()
+        };
+        let of = |texts: &[&str], private| usable("p", "name.example", found(texts), private);
+        let mixed = ["10.0.0.1", "8.8.8.8", "::ffff:127.0.0.1", "2606:4700::1111"];
+        assert_eq!(of(&mixed, false).unwrap(), found(&["8.8.8.8", "2606:4700::1111"]));
+        assert_eq!(of(&mixed, true).unwrap(), found(&mixed), "where that is granted");
+        let refusal = of(&["169.254.169.254", "fd00::1"], false).unwrap_err().to_string();
+        assert!(refusal.starts_with("name.example is at 169.254.169.254, an address of"), "{refusal}");
+        assert!(refusal.contains("`[plugins.p.grants] private_addresses = true`"), "{refusal}");
     }
 }

@@ -19,6 +19,7 @@ const RUST: &[(&str, &str)] = files!(
         "failure.rs",
         "generated.rs",
         "generated_capabilities.rs",
+        "generated_generations.rs",
         "generated_http.rs",
         "generated_purge.rs",
         "generated_sink.rs",

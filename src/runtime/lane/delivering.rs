@@ -1,11 +1,16 @@
 //! The second of a lane's two tasks: delivers what was transformed, in order.
 
-use std::{sync::Arc, time::Instant};
+use std::{borrow::Cow, sync::Arc, time::Instant};
 
 use tokio::sync::mpsc;
-use tracing::{Instrument as _, Span, warn};
+use tracing::{Instrument as _, Span, info, warn};
 
-use crate::{config::OnFailure, model::Failure};
+use crate::{
+    config::OnFailure,
+    model::{Beside, Documents, Failure, FailureClass, Place},
+    pipeline::Placing,
+    sink::Progress,
+};
 
 use super::{
     super::{
@@ -15,7 +20,7 @@ use super::{
         telemetry,
         token::Token,
     },
-    LaneEvent, Shared, Timing, Work,
+    LaneEvent, LaneSettings, Shared, Timing, Work,
     quarantining::{Group, Refused},
     transforming::Transformed,
     turns::Hold,
@@ -141,40 +146,106 @@ impl Shared {
         let sink = &self.settings.sink;
         let progress = if sink.capabilities().progress { Some(token.progress()?) } else { None };
         match step {
-            Step::Deliver(documents) if self.settings.quarantine.on_failure == OnFailure::Quarantine => {
-                self.deliver_around(documents, progress.as_ref(), group).await
-            }
             Step::Deliver(documents) => {
+                let documents = &*self.but_for_what_is_over(documents);
+                if self.settings.quarantine.on_failure == OnFailure::Quarantine {
+                    return self.deliver_around(documents, progress.as_ref(), group).await;
+                }
                 let rejected = sink.deliver(documents, progress.as_ref()).await?;
                 match rejected.into_iter().next() {
                     None => Ok(Vec::new()),
                     Some(first) => Err(name_document(first.failure, documents, first.index)),
                 }
             }
-            Step::Purge(destination) if !sink.capabilities().purge => {
-                warn!(
-                    mapping = self.settings.mapping,
-                    entity = %self.settings.entity,
-                    destination,
-                    "the destination is to be emptied (its table was truncated, or a purge was asked for), but a {} \
-                     sink cannot: its documents stay",
-                    sink.kind(),
-                );
+            Step::Purge { destination, place } => {
+                self.purge(destination, progress.as_ref()).await?;
+                if let Some(place) = place.as_ref().filter(|place| self.is_built(place)) {
+                    sink.begin(destination, place).await?;
+                }
                 Ok(Vec::new())
             }
-            Step::Purge(destination) if !self.settings.shares.is_empty() => {
-                warn!(
-                    mapping = self.settings.mapping,
-                    entity = %self.settings.entity,
-                    destination,
-                    "the destination is to be emptied (its table was truncated, or a purge was asked for), but it is \
-                     shared with {}: its documents stay; give each mapping a destination of its own, or empty it by \
-                     hand and request a backfill of all of them",
-                    self.settings.shares.join(", "),
-                );
-                Ok(Vec::new())
+            Step::Place { destination, placing } => {
+                self.place(destination, placing).await.map(|()| Vec::new())
             }
-            Step::Purge(destination) => sink.purge(destination, progress.as_ref()).await.map(|()| Vec::new()),
         }
+    }
+
+    /// Whether it is the present generation that is built there. What is still in hand for one that is over is not held
+    /// up by its place, which may be gone.
+    fn is_built(&self, place: &Place) -> bool {
+        self.active.borrow().rules.generation == place.generation()
+    }
+
+    fn but_for_what_is_over<'a>(&self, documents: &'a Documents) -> Cow<'a, Documents> {
+        let over = documents
+            .beside
+            .as_ref()
+            .filter(|beside| beside.place.as_ref().is_some_and(|place| !self.is_built(place)));
+        let Some(beside) = over else { return Cow::Borrowed(documents) };
+        let beside = Beside { place: None, ..Beside::clone(beside) };
+        Cow::Owned(Documents { beside: Some(Arc::new(beside)), ..documents.clone() })
+    }
+
+    /// Does something with a place of the destination.
+    async fn place(&self, destination: &str, placing: &Placing) -> Result<(), Failure> {
+        let (sink, place) = (&self.settings.sink, placing.place());
+        let (mapping, generation) = (&self.settings.mapping, place.generation());
+        match placing {
+            Placing::Begin(_) | Placing::Switch(_) if !self.is_built(place) => {}
+            Placing::Begin(_) => {
+                let seen = sink.begin(destination, place).await?;
+                if !seen {
+                    self.settings.lease.hold().await;
+                    sink.switch(destination, place).await?;
+                }
+                info!(mapping, destination, generation, %place, seen, "is built beside what readers see");
+            }
+            Placing::Switch(_) => {
+                sink.switch(destination, place).await?;
+                info!(mapping, destination, generation, %place, "readers see the generation that was built");
+            }
+            Placing::Abandon(_) => match sink.abandon(destination, place).await {
+                Ok(()) => {
+                    info!(mapping, destination, generation, %place, "what was begun of a generation is removed")
+                }
+                Err(failure) if failure.class == FailureClass::Retry => return Err(failure),
+                // Nothing of anybody depends on it.
+                Err(failure) => warn!(
+                    mapping, destination, generation, %place,
+                    "what was begun of a generation that is over could not be removed: remove it by hand. {failure}",
+                ),
+            },
+        }
+        Ok(())
+    }
+
+    /// Empties a destination, where that can be done.
+    async fn purge(&self, destination: &str, progress: Option<&Progress>) -> Result<(), Failure> {
+        let sink = &self.settings.sink;
+        let LaneSettings { mapping, entity, shares, .. } = &self.settings;
+        if !sink.capabilities().purge {
+            warn!(
+                mapping,
+                %entity,
+                destination,
+                "the destination is to be emptied (its table was truncated, or a purge was asked for), but a {} sink \
+                 cannot: its documents stay",
+                sink.kind(),
+            );
+            return Ok(());
+        }
+        if !shares.is_empty() {
+            warn!(
+                mapping,
+                %entity,
+                destination,
+                "the destination is to be emptied (its table was truncated, or a purge was asked for), but it is shared \
+                 with {}: its documents stay; give each mapping a destination of its own, or empty it by hand and \
+                 request a backfill of all of them",
+                shares.join(", "),
+            );
+            return Ok(());
+        }
+        sink.purge(destination, progress).await
     }
 }

@@ -30,8 +30,8 @@ use tracing::{Span, info, warn};
 use crate::{
     backfill::Attempt,
     config::{OnFailure, QuarantineBounds},
-    model::{ChangeBatch, EntityName, Failure, FailureClass, Lsn, Origin, Redactor},
-    pipeline::{Backoff, DocumentRules, LaneId, NextAttempt, OpenRows, RetryPolicy, WorkId},
+    model::{Beside, ChangeBatch, EntityName, Failure, FailureClass, Lsn, Origin, Place, Redactor},
+    pipeline::{Backoff, DocumentRules, LaneId, NextAttempt, OpenRows, Placing, RetryPolicy, WorkId},
     plugin::{Plugin, Transform},
     postgres::{ConnectSettings, Lease},
 };
@@ -70,7 +70,38 @@ pub(super) struct Work {
     advance: Advance,
     /// Empties the destination, and has no changes.
     purge: bool,
+    /// Does something with a place of the destination, and has no changes.
+    placing: Option<Placing>,
+    /// Where its documents go.
+    way: Way,
     epoch: u64,
+}
+
+/// Where the documents of a piece of work go.
+#[derive(Clone, Debug)]
+pub(super) struct Way {
+    /// Where the destination is built beside what readers see.
+    place: Option<Place>,
+    /// Whether they go to what readers see.
+    shown: bool,
+}
+
+impl Way {
+    /// Of what is to be seen at once.
+    pub(super) fn of_all(place: Option<&Place>) -> Self {
+        Self { place: place.cloned(), shown: true }
+    }
+
+    /// Of a row that is read for a generation: it is seen with all the others.
+    pub(super) fn of_built(place: Option<&Place>) -> Self {
+        Self { place: place.cloned(), shown: place.is_none() }
+    }
+
+    fn beside(&self, destination: &str) -> Option<Arc<Beside>> {
+        let Self { place, shown } = self.clone();
+        place.as_ref()?;
+        Some(Arc::new(Beside { destination: destination.to_owned(), place, shown }))
+    }
 }
 
 /// What a lane tells the pump.
@@ -200,23 +231,34 @@ impl LaneHandle {
         id: WorkId,
         batch: Arc<ChangeBatch>,
         selection: Vec<u32>,
-        chunk: Option<RunToken>,
+        (chunk, way): (Option<RunToken>, Way),
         handed: (Lsn, Lsn),
     ) {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
         self.shared.queued.fetch_add(batch.size(), Ordering::AcqRel);
         let advance = self.advance(chunk, handed);
         // A lane that ended is noticed by the term, which ends with it.
-        let _ = self.work.send(Work { id, batch, selection, advance, purge: false, epoch });
+        let work = Work { id, batch, selection, advance, purge: false, placing: None, way, epoch };
+        let _ = self.work.send(work);
     }
 
     /// Empties the mapping's destination, in order.
     pub(super) fn purge(&self, id: WorkId, handed: Lsn) {
+        self.send_without_changes(id, handed, true, None);
+    }
+
+    /// Does something with a place of the mapping's destination, in order.
+    pub(super) fn place(&self, id: WorkId, placing: Placing, handed: Lsn) {
+        self.send_without_changes(id, handed, false, Some(placing));
+    }
+
+    fn send_without_changes(&self, id: WorkId, handed: Lsn, purge: bool, placing: Option<Placing>) {
         let epoch = self.shared.epoch.load(Ordering::Acquire);
         let batch = Arc::new(ChangeBatch::new(Origin::Backfill));
         let advance = self.advance(None, (handed, handed));
         // As in `send`.
-        let _ = self.work.send(Work { id, batch, selection: Vec::new(), advance, purge: true, epoch });
+        let (selection, way) = (Vec::new(), Way::of_all(None));
+        let _ = self.work.send(Work { id, batch, selection, advance, purge, placing, way, epoch });
     }
 
     /// What was delivered of its backfill counts no more, from the next work on.

@@ -141,7 +141,11 @@ impl Shared {
         let Active { transform, rules, secrets } = &*active;
         let mut made = Transformed::new(work, rules.generation, transform);
         if work.purge {
-            made.steps = vec![Step::Purge(rules.destination.clone())];
+            made.steps = vec![Step::Purge { destination: rules.destination.clone(), place: None }];
+            return Ok(made);
+        }
+        if let Some(placing) = work.placing.clone() {
+            made.steps = vec![Step::Place { destination: rules.destination.clone(), placing }];
             return Ok(made);
         }
         let quarantines = self.settings.quarantine.on_failure == OnFailure::Quarantine;
@@ -152,7 +156,12 @@ impl Shared {
             made.selection.retain(|&index| !is_gone(&made.batch, index));
         }
         let entity = self.settings.entity.to_string();
-        let mut documents = Documents::new(entity.clone(), made.batch.origin, rules.generation);
+        let (origin, beside) = (made.batch.origin, work.way.beside(&rules.destination));
+        let none = || Documents {
+            beside: beside.clone(),
+            ..Documents::new(entity.clone(), origin, rules.generation)
+        };
+        let mut documents = none();
         for segment in segments(&made.batch, &made.selection, self.settings.batch_rows) {
             match segment {
                 Segment::Rows(rows) => {
@@ -180,9 +189,9 @@ impl Shared {
                     made.note(&asked, failed.collect());
                 }
                 Segment::Truncate(_) => {
-                    let next = Documents::new(entity.clone(), made.batch.origin, rules.generation);
-                    made.steps.push(Step::Deliver(std::mem::replace(&mut documents, next)));
-                    made.steps.push(Step::Purge(rules.destination.clone()));
+                    made.steps.push(Step::Deliver(std::mem::replace(&mut documents, none())));
+                    let (destination, place) = (rules.destination.clone(), work.way.place.clone());
+                    made.steps.push(Step::Purge { destination, place });
                 }
             }
         }

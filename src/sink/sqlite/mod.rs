@@ -92,7 +92,7 @@ impl Sink for SqliteSink {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities { purge: true, progress: true }
+        Capabilities { purge: true, progress: true, ..Capabilities::default() }
     }
 
     async fn open(&self) -> Result<(), Failure> {

@@ -20,7 +20,7 @@ use crate::command::{FileLock, run};
 use crate::paths::{repository, target_dir};
 
 /// What to build.
-#[derive(Clone, Debug, Default, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Guest {
     dir: PathBuf,
     version: Option<String>,

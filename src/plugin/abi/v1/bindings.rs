@@ -71,6 +71,27 @@ mod purging {
     });
 }
 
+/// The same.
+#[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all, clippy::expect_used, clippy::unwrap_used)]
+#[allow(clippy::cast_possible_truncation, clippy::panic)]
+mod switching {
+    wasmtime::component::bindgen!({
+        inline: "
+            package anabranch:host;
+            world switching {
+                export anabranch:plugin/generations@1.0.0;
+            }
+        ",
+        path: "wit/v1",
+        world: "anabranch:host/switching",
+        exports: { default: async },
+        ownership: Borrowing { duplicate_if_necessary: true },
+        with: {
+            "anabranch:plugin/types@1.0.0": super::transform::anabranch::plugin::types,
+        },
+    });
+}
+
 /// What may be granted.
 #[allow(unsafe_code, missing_docs, unreachable_pub, clippy::all, clippy::expect_used, clippy::unwrap_used)]
 #[allow(clippy::cast_possible_truncation, clippy::panic)]
@@ -259,26 +280,34 @@ pub(in crate::plugin) fn describe(
 /// A plugin whose exports have the right shape, ready to be instantiated.
 pub(in crate::plugin) enum Exports {
     Transform(transform::TransformPluginPre<GuestState>),
-    Sink {
-        sink: sink::SinkPluginPre<GuestState>,
-        /// Whether it can empty a destination.
-        purge: bool,
-    },
+    Sink { sink: sink::SinkPluginPre<GuestState>, optional: Optional },
 }
 
-/// Checks the shape of a plugin's exports. Whether a sink exports `purge` is in its names.
+/// What a sink exports of what it need not: it is in its names.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::plugin) struct Optional {
+    /// It can empty a destination.
+    pub(in crate::plugin) purge: bool,
+    /// It can build one beside what readers see.
+    pub(in crate::plugin) generations: bool,
+}
+
+/// Checks the shape of a plugin's exports.
 pub(in crate::plugin) fn prepare(
     instance: InstancePre<GuestState>,
     kind: PluginKind,
-    purge: bool,
+    optional: Optional,
 ) -> wasmtime::Result<Exports> {
     match kind {
         PluginKind::Transform => transform::TransformPluginPre::new(instance).map(Exports::Transform),
         PluginKind::Sink => {
-            if purge {
+            if optional.purge {
                 purging::PurgingPre::new(instance.clone())?;
             }
-            Ok(Exports::Sink { sink: sink::SinkPluginPre::new(instance)?, purge })
+            if optional.generations {
+                switching::SwitchingPre::new(instance.clone())?;
+            }
+            Ok(Exports::Sink { sink: sink::SinkPluginPre::new(instance)?, optional })
         }
     }
 }
@@ -286,7 +315,11 @@ pub(in crate::plugin) fn prepare(
 /// An instance of a plugin.
 pub(in crate::plugin) enum Instance {
     Transform(transform::TransformPlugin),
-    Sink { sink: sink::SinkPlugin, purge: Option<purging::Purging> },
+    Sink {
+        sink: sink::SinkPlugin,
+        purge: Option<purging::Purging>,
+        generations: Option<switching::Switching>,
+    },
 }
 
 /// What a call gives: the outer error is a trap, and the store is dead then.
@@ -299,10 +332,14 @@ impl Instance {
     ) -> wasmtime::Result<Self> {
         match exports {
             Exports::Transform(exports) => exports.instantiate_async(store).await.map(Self::Transform),
-            Exports::Sink { sink: exports, purge } => {
+            Exports::Sink { sink: exports, optional } => {
                 let instance = exports.instance_pre().instantiate_async(&mut *store).await?;
-                let purge = purge.then(|| purging::Purging::new(&mut *store, &instance)).transpose()?;
-                Ok(Self::Sink { sink: sink::SinkPlugin::new(store, &instance)?, purge })
+                let purge =
+                    optional.purge.then(|| purging::Purging::new(&mut *store, &instance)).transpose()?;
+                let generations = optional.generations;
+                let generations =
+                    generations.then(|| switching::Switching::new(&mut *store, &instance)).transpose()?;
+                Ok(Self::Sink { sink: sink::SinkPlugin::new(store, &instance)?, purge, generations })
             }
         }
     }
@@ -344,6 +381,34 @@ impl Instance {
         };
         Ok(purge.anabranch_plugin_purge().call_purge(store, destination).await?.map_err(failure))
     }
+
+    /// Does something with a place; of `begin`, whether readers see anything.
+    pub(in crate::plugin) async fn place(
+        &self,
+        store: &mut Store<GuestState>,
+        call: PlaceCall,
+        destination: &str,
+        place: &str,
+    ) -> Called<bool> {
+        let Self::Sink { generations: Some(guest), .. } = self else {
+            return Err(wasmtime::Error::msg("it exports no `generations`"));
+        };
+        let guest = guest.anabranch_plugin_generations();
+        let done = match call {
+            PlaceCall::Begin => guest.call_begin(store, destination, place).await?,
+            PlaceCall::Switch => guest.call_switch(store, destination, place).await?.map(|()| true),
+            PlaceCall::Abandon => guest.call_abandon(store, destination, place).await?.map(|()| true),
+        };
+        Ok(done.map_err(failure))
+    }
+}
+
+/// A function of `generations`.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::plugin) enum PlaceCall {
+    Begin,
+    Switch,
+    Abandon,
 }
 
 fn failure(failure: types::Failure) -> Failure {

@@ -15,7 +15,7 @@ use super::{
     reply_msgpack::Reader,
 };
 use crate::{
-    model::{DocumentOperation, Documents, Encoding, Failure, FailureClass, Lsn},
+    model::{DocumentOperation, Documents, Encoding, Failure, FailureClass, Lsn, Place},
     pgoutput::text::{Encoder as _, JsonEncoder, MsgpackEncoder},
 };
 
@@ -26,19 +26,21 @@ pub(in crate::plugin) type DeliveryResult = Result<(), Failure>;
 const AROUND: usize = 64;
 
 /// Writes a request with some documents of a batch into `out`, which is emptied. The batch's documents are all
-/// usable: each names a destination, and has a body if it is an upsert.
+/// usable: each names a destination, and has a body if it is an upsert. Where they go to a place, all of them are for the
+/// destination that is built there.
 pub(in crate::plugin) fn write(
     encoding: Encoding,
     documents: &Documents,
     selection: &[usize],
+    place: Option<&Place>,
     out: &mut Vec<u8>,
 ) {
     out.clear();
     let bodies = selection.iter().filter_map(|&index| documents.entries.get(index));
     out.reserve(bodies.map(|entry| (entry.id.1 + entry.body.1) as usize + AROUND).sum());
     match encoding {
-        Encoding::Json => write_json(documents, selection, out),
-        Encoding::Msgpack => write_msgpack(documents, selection, out),
+        Encoding::Json => write_json(documents, selection, place, out),
+        Encoding::Msgpack => write_msgpack(documents, selection, place, out),
     }
 }
 
@@ -49,7 +51,7 @@ fn word(operation: DocumentOperation) -> &'static str {
     }
 }
 
-fn write_json(documents: &Documents, selection: &[usize], out: &mut Vec<u8>) {
+fn write_json(documents: &Documents, selection: &[usize], place: Option<&Place>, out: &mut Vec<u8>) {
     let mut json = JsonEncoder::new(out);
     json.out.extend_from_slice(b"{\"v\":1,\"entity\":");
     json.string(&documents.entity);
@@ -57,6 +59,10 @@ fn write_json(documents: &Documents, selection: &[usize], out: &mut Vec<u8>) {
     json.string(documents.origin.as_str());
     json.out.extend_from_slice(b",\"generation\":");
     json.integer(documents.generation);
+    if let Some(place) = place {
+        json.out.extend_from_slice(b",\"place\":");
+        json.string(place.as_str());
+    }
     json.out.extend_from_slice(b",\"destinations\":[");
     for (index, destination) in documents.destinations.iter().enumerate() {
         json.separate(index);
@@ -85,9 +91,9 @@ fn write_json(documents: &Documents, selection: &[usize], out: &mut Vec<u8>) {
     json.out.extend_from_slice(b"]}");
 }
 
-fn write_msgpack(documents: &Documents, selection: &[usize], out: &mut Vec<u8>) {
+fn write_msgpack(documents: &Documents, selection: &[usize], place: Option<&Place>, out: &mut Vec<u8>) {
     let mut pack = MsgpackEncoder::new(out);
-    pack.map_header(6);
+    pack.map_header(if place.is_some() { 7 } else { 6 });
     pack.string("v");
     pack.integer(1);
     pack.string("entity");
@@ -96,6 +102,10 @@ fn write_msgpack(documents: &Documents, selection: &[usize], out: &mut Vec<u8>) 
     pack.string(documents.origin.as_str());
     pack.string("generation");
     pack.integer(documents.generation);
+    if let Some(place) = place {
+        pack.string("place");
+        pack.string(place.as_str());
+    }
     pack.string("destinations");
     pack.array_header(documents.destinations.len());
     documents.destinations.iter().for_each(|destination| pack.string(destination));
@@ -321,19 +331,24 @@ mod tests {
     fn requests_are_as_the_pages_have_them() {
         let batch = batch();
         let mut out = vec![1, 2, 3];
-        write(Encoding::Json, &batch, &[0, 1, 2], &mut out);
+        write(Encoding::Json, &batch, &[0, 1, 2], None, &mut out);
         golden("deliver.json", &out);
         let json: serde_json::Value = serde_json::from_slice(&out.clone()).unwrap_or_default();
         // A lone surrogate is JSON, and no text: that reader cannot have it.
         assert!(json.is_null());
-        write(Encoding::Json, &batch, &[1, 2], &mut out);
+        write(Encoding::Json, &batch, &[1, 2], None, &mut out);
         let json: serde_json::Value = serde_json::from_slice(&out).unwrap();
         assert_eq!(
             json["documents"][1],
             serde_json::json!(["upsert", "é", 1, null, "0/0", 1_767_225_600_000_001_i64, {}])
         );
-        write(Encoding::Msgpack, &batch, &[0, 1, 2], &mut out);
+        write(Encoding::Msgpack, &batch, &[0, 1, 2], None, &mut out);
         golden("deliver.msgpack.hex", &out);
+        let place = Place::new(3, 0x5f2c_81d0);
+        write(Encoding::Json, &batch, &[0, 1], Some(&place), &mut out);
+        golden("deliver-place.json", &out);
+        write(Encoding::Msgpack, &batch, &[0, 1], Some(&place), &mut out);
+        golden("deliver-place.msgpack.hex", &out);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod rows;
 mod tests;
 
 pub(in crate::plugin) use bindings::{
-    Called, Exports, Instance, add_always, add_capability, describe, prepare,
+    Called, Exports, Instance, Optional, PlaceCall, add_always, add_capability, describe, prepare,
 };
 pub(in crate::plugin) use reply::{Answers, ReplyLimits, ReplyProblem};
 pub(in crate::plugin) use request::{Projection, Request};

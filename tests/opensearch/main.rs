@@ -1,118 +1,38 @@
 //! The sink for OpenSearch and Elasticsearch, in the whole: against a stand-in of the documented protocol on a real port,
 //! and against a real server where `OPENSEARCH_URL` names one.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, unreachable_pub)]
 
-#[path = "support/receiver.rs"]
+mod generations;
+#[path = "../support/receiver.rs"]
 mod receiver;
+#[path = "../scene/mod.rs"]
 mod scene;
+mod server;
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex},
-};
-
-use receiver::{Received, Receiver, Reply};
+use receiver::Receiver;
 use scene::{SOON, Scene, products};
-use serde_json::{Value, json};
+use serde_json::Value;
+use server::{Documents, KEY, Server};
 use testkit::{
     guests::Guest,
     shop::{PRODUCT_DOCUMENTS, insert_products},
     wait_until,
 };
 
-const KEY: &str = "ApiKey bWFya2VyLTQ3MTE6c2VjcmV0";
-
-type Documents = BTreeMap<String, Value>;
-
-#[derive(Default)]
-struct Index {
-    documents: Documents,
-    /// What searches find: those of the last refresh.
-    visible: Documents,
-}
-
-/// As much of the server as the sink speaks with.
-#[derive(Clone, Default)]
-struct Server {
-    indexes: Arc<Mutex<BTreeMap<String, Index>>>,
-    /// Answers that come before any other.
-    first: Arc<Mutex<Vec<u16>>>,
-    without_key: Arc<Mutex<bool>>,
-}
-
-impl Server {
-    fn answer(&self, request: &Received) -> Reply {
-        let plain = |status, body: Value| Reply::with_body(status, &body.to_string());
-        let key = request.headers.get("authorization").map(String::as_str);
-        if key != Some(KEY) || *self.without_key.lock().unwrap() {
-            let error = json!({"type": "security_exception", "reason": "missing authentication credentials"});
-            return plain(401, json!({"error": error, "status": 401}));
-        }
-        if let Some(status) = self.first.lock().unwrap().pop() {
-            let pause = vec![("retry-after", "1".to_owned())];
-            return Reply::Status(status, pause, "{}".to_owned());
-        }
-        let (path, _) = request.target.split_once('?').unwrap_or((&request.target, ""));
-        let mut indexes = self.indexes.lock().unwrap();
-        if path == "/_bulk" {
-            return bulk(&mut indexes, request);
-        }
-        let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();
-        let Some(index) = indexes.get_mut(parts[0]) else {
-            let error = json!({"type": "index_not_found_exception", "reason": "no such index"});
-            return plain(404, json!({"error": error, "status": 404}));
-        };
-        match parts[1] {
-            "_refresh" => {
-                index.visible = index.documents.clone();
-                plain(200, json!({"_shards": {"total": 1, "successful": 1, "failed": 0}}))
-            }
-            "_delete_by_query" => {
-                let found: Vec<_> = index.visible.keys().cloned().collect();
-                found.iter().for_each(|id| drop(index.documents.remove(id)));
-                index.visible = index.documents.clone();
-                plain(200, json!({"deleted": found.len(), "version_conflicts": 0, "failures": []}))
-            }
-            other => panic!("nobody asks for {other}"),
-        }
-    }
-
-    fn documents(&self, index: &str) -> Documents {
-        self.indexes.lock().unwrap().get(index).map(|index| index.documents.clone()).unwrap_or_default()
-    }
-}
-
-/// `POST /_bulk`, as the reference has it.
-fn bulk(indexes: &mut BTreeMap<String, Index>, request: &Received) -> Reply {
-    assert_eq!(request.headers["content-type"], "application/x-ndjson");
-    assert_eq!(request.body.last(), Some(&b'\n'), "the last line ends with a line break");
-    let text = std::str::from_utf8(&request.body).unwrap();
-    let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let mut items = Vec::new();
-    while let Some(action) = lines.next() {
-        let (kind, target) = action.as_object().unwrap().iter().next().unwrap();
-        let (name, id) = (target["_index"].as_str().unwrap(), target["_id"].as_str().unwrap());
-        if kind == "delete" {
-            let removed = indexes.get_mut(name).and_then(|index| index.documents.remove(id));
-            items.push(json!({"delete": {"status": if removed.is_some() { 200 } else { 404 }}}));
-            continue;
-        }
-        assert_eq!(kind, "index");
-        let source = lines.next().unwrap();
-        if source["title"] == "boom" {
-            let cause = json!({"type": "illegal_argument_exception", "reason": "For input string: \"boom\""});
-            let error = json!({"type": "mapper_parsing_exception", "reason": "failed to parse field [title]", "caused_by": cause});
-            items.push(json!({"index": {"status": 400, "error": error}}));
-            continue;
-        }
-        let before = indexes.entry(name.to_owned()).or_default().documents.insert(id.to_owned(), source);
-        items.push(json!({"index": {"status": if before.is_some() { 200 } else { 201 }}}));
-    }
-    Reply::with_body(200, &json!({"items": items}).to_string())
-}
-
 async fn scene(rows: u64, url: &str, header: &str, prefix: &str) -> Scene {
-    let mut scene = Scene::new(rows, 1).await;
+    scene_with(rows, url, header, prefix, ("", "")).await
+}
+
+/// The same with more settings of the sink, and more of the config.
+async fn scene_with(rows: u64, url: &str, header: &str, prefix: &str, more: (&str, &str)) -> Scene {
+    let mut scene = Scene::new(rows, 5).await;
+    configure(&mut scene, url, header, prefix, more);
+    scene.plugin("product-search", &products());
+    scene.plugin("opensearch-sink", &Guest::new("plugins/opensearch-sink"));
+    scene
+}
+
+fn configure(scene: &mut Scene, url: &str, header: &str, prefix: &str, (settings, rest): (&str, &str)) {
     scene.host.env("SEARCH_KEY", KEY);
     let headers = if header.is_empty() {
         String::new()
@@ -120,16 +40,13 @@ async fn scene(rows: u64, url: &str, header: &str, prefix: &str) -> Scene {
         format!("headers = {{ \"{url}\" = {{ {header} }} }}\n")
     };
     scene.config(&format!(
-        "[plugins.opensearch-sink]\ncall_deadline = \"20s\"\n\
-         [plugins.opensearch-sink.grants]\nhttp = [\"{url}\"]\nprivate_addresses = true\n{headers}\
+        "[plugins.opensearch-sink]\ncall_deadline = \"60s\"\n\
+         [plugins.opensearch-sink.grants]\nhttp = [\"{url}\"]\nprivate_addresses = true\nhttp_timeout = \"15s\"\n{headers}\
          [sink.search]\nkind = \"plugin\"\nplugin = \"opensearch-sink\"\n\
-         config = {{ url = \"{url}\", index_prefix = \"{prefix}\", max_bytes = 20000 }}\n\
+         config = {{ url = \"{url}\", index_prefix = \"{prefix}\", max_bytes = 20000{settings} }}\n\
          [[map]]\nname = \"search\"\ntransform = \"product-search\"\nsink = \"search\"\n\
-         [backfill]\nchunk_size = 100\n",
+         [backfill]\nchunk_size = 100\n{rest}",
     ));
-    scene.plugin("product-search", &products());
-    scene.plugin("opensearch-sink", &Guest::new("plugins/opensearch-sink"));
-    scene
 }
 
 async fn expected(scene: &Scene) -> Documents {
@@ -148,7 +65,7 @@ async fn settled(scene: &Scene, server: &Server) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_index_is_what_the_table_is_whatever_happens() {
     let server = Server::default();
-    *server.first.lock().unwrap() = vec![503, 429];
+    server.state().first = vec![503, 429];
     let answering = server.clone();
     let receiver = Receiver::start(move |request, _| answering.answer(request)).await;
     let url = receiver.url("");
@@ -201,7 +118,7 @@ async fn a_truncated_table_empties_its_index_and_credentials_are_asked_for() {
     settled(&scene, &server).await;
     assert!(!server.documents("shop-products").is_empty());
 
-    *server.without_key.lock().unwrap() = true;
+    server.state().without_key = true;
     scene.client.batch_execute("update public.products set price = 1").await.unwrap();
     let error = scene.error_of("search").await;
     for part in ["missing authentication credentials", "[plugins.opensearch-sink.grants]", "http-401, fatal"]
@@ -244,5 +161,28 @@ async fn a_real_server_agrees() {
     })
     .await
     .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
-    request(reqwest::Method::DELETE, "").send().await.unwrap();
+    // Anew: another index behind the same name.
+    let index = async || {
+        let told = request(reqwest::Method::GET, "/_alias").send().await?.text().await?;
+        let told: std::collections::BTreeMap<String, Value> = serde_json::from_str(&told)?;
+        anyhow::Ok(told.into_keys().collect::<Vec<_>>())
+    };
+    let before = index().await.unwrap();
+    assert!(scene.host.run(&["backfill", "request", "search"]).unwrap().status.success());
+    wait_until("another index", SOON, async || {
+        let now = index().await?;
+        Ok(now.len() == 1 && now != before)
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
+    scene.host.kill().unwrap();
+    for index in index().await.unwrap() {
+        let path = format!("{url}/{index}");
+        let request = client.delete(path);
+        let request = match &authorization {
+            Some(text) => request.header("authorization", text),
+            None => request,
+        };
+        request.send().await.unwrap();
+    }
 }

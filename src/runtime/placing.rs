@@ -1,0 +1,151 @@
+//! Where mappings are built beside what readers see: hands out what the machine of `pipeline` asks for, in its place in
+//! the order of each lane, and notes what becomes of it.
+
+use std::time::Duration;
+
+use tracing::warn;
+
+use crate::{
+    pipeline::{Ability, LaneId, Places, Placing, WorkId},
+    postgres::Lease,
+};
+
+use super::{
+    outlet::{Outlet, Outlets},
+    plan::{Left, Planned},
+    pump::Pump,
+    scribe::Note,
+    term::{Context, Lane},
+    token::handed,
+};
+
+/// How long a sink may take to remove what was left behind.
+const REMOVE_LIMIT: Duration = Duration::from_secs(15);
+
+/// The places of a mapping as a term begins.
+pub(super) fn places(context: &Context, planned: &Planned) -> Places {
+    Places::new(ability(&context.sinks[&planned.mapping.sink], planned), planned.stored.building.clone())
+}
+
+fn ability(outlet: &Outlet, planned: &Planned) -> Ability {
+    match (outlet.capabilities().generations, planned.shares.is_empty()) {
+        (false, _) => Ability::InPlace,
+        (true, false) => Ability::Abandons,
+        (true, true) => Ability::Builds,
+    }
+}
+
+/// Its sink may be another one now. What only the one before could have removed is forgotten. Gives whether that had
+/// rows of the present generation, which are in no place any more.
+pub(super) fn fit(lane: &mut Lane, sinks: &Outlets) -> bool {
+    let Some(outlet) = sinks.get(&lane.planned.mapping.sink) else { return false };
+    lane.places.fit(ability(outlet, &lane.planned));
+    lane.places.forget().is_some() && forget(&mut lane.planned)
+}
+
+/// The sink cannot build beside what readers see any more. Gives whether the present generation was begun there.
+pub(super) fn forget(planned: &mut Planned) -> bool {
+    let Some(place) = planned.stored.building.take() else { return false };
+    warn!(
+        mapping = planned.stored.name,
+        destination = planned.mapping.destination,
+        %place,
+        "its sink builds in place now: what the one before had begun beside what readers see is left there; remove it by \
+         hand",
+    );
+    place.generation() == planned.stored.generation
+}
+
+/// Removes what was begun for mappings that are gone, or lead somewhere else now. What cannot be removed is told.
+pub(super) async fn remove_left(context: &Context, lease: &Lease, left: Vec<Left>) {
+    for Left { sink, destination, place } in left {
+        let outlet = context.sinks.get(&sink).filter(|outlet| outlet.capabilities().generations);
+        let removing = async {
+            let outlet = outlet.ok_or_else(|| "its sink is not there any more, or cannot".to_owned())?;
+            lease.hold().await;
+            outlet.abandon(&destination, &place).await.map_err(|failure| failure.to_string())
+        };
+        let removed = tokio::time::timeout(REMOVE_LIMIT, removing).await;
+        if let Err(problem) = removed.unwrap_or_else(|_| Err("it takes too long".to_owned())) {
+            warn!(
+                sink,
+                destination,
+                %place,
+                "what was begun beside what readers see is of no use any more, and could not be removed ({problem}): remove \
+                 it by hand",
+            );
+        }
+    }
+}
+
+impl Pump {
+    /// Begins the places of mappings whose run has begun, before anything that it reads is handed out.
+    pub(super) fn begin_places(&mut self) {
+        let mut begun = Vec::new();
+        for lane in self.lanes.values() {
+            let view = self.machine.run(lane.planned.table.oid);
+            let view = view.filter(|view| view.started && lane.run.as_ref() == Some(view.run));
+            if let Some(view) = view.filter(|_| self.follows(lane.id)) {
+                begun.push((lane.id, view.rows > 0 || view.chunks > 0));
+            }
+        }
+        for (id, has_rows) in begun {
+            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            let standing = lane.standing();
+            if let Some(placing) = lane.places.begin(standing, has_rows, rand::random()) {
+                self.hand_out(id, placing);
+            }
+        }
+    }
+
+    fn hand_out(&mut self, id: LaneId, placing: Placing) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let Some(handle) = &lane.handle else { return };
+        let work = self.ledger.dispatched(id);
+        handle.place(work, placing.clone(), handed(&self.ledger, id));
+        lane.places.handed(work, placing);
+    }
+
+    /// Work was accepted: perhaps something that was done with a place.
+    pub(super) fn placed(&mut self, id: LaneId, work: WorkId) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let Some(recorded) = lane.places.accepted(work) else { return };
+        let building = recorded.cloned();
+        let stored = &mut lane.planned.stored;
+        stored.building.clone_from(&building);
+        stored.purge &= building.is_none();
+        self.scribe.note(Note::Building { mapping: stored.name.clone(), building });
+    }
+
+    /// Looks at what is due; it is handed out once everything that led to it is saved.
+    pub(super) fn look_at_places(&mut self) {
+        let Self { lanes, ledger, scribe, barriers, .. } = self;
+        for (&id, lane) in lanes.iter_mut() {
+            let due = lane.places.due(lane.standing());
+            if lane.barrier.as_ref().map(|(_, waits)| waits) == due.as_ref() {
+                continue;
+            }
+            lane.barrier = due.filter(|_| lane.handle.is_some() && ledger.follows(id)).map(|due| {
+                *barriers += 1;
+                scribe.note(Note::Barrier(*barriers));
+                (*barriers, due)
+            });
+        }
+    }
+
+    /// Everything that was noted before this barrier is saved.
+    pub(super) fn passed(&mut self, barrier: u64) {
+        let waits = |lane: &Lane| {
+            let (number, due) = lane.barrier.as_ref().filter(|(number, _)| *number == barrier)?;
+            let is_due = lane.places.due(lane.standing()).as_ref() == Some(due);
+            (*number == barrier && is_due && self.ledger.follows(lane.id)).then(|| (lane.id, due.clone()))
+        };
+        let due = self.lanes.values().find_map(waits);
+        for lane in self.lanes.values_mut() {
+            lane.barrier.take_if(|(number, _)| *number == barrier);
+        }
+        if let Some((id, placing)) = due {
+            self.hand_out(id, placing);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! Rebuilds beside what readers see: the alias moves in one step, and no kill, no second bump, no cancel and no
+//! truncation shows readers anything that is not whole.
+
+use std::time::Duration;
+
+use serde_json::json;
+use testkit::{
+    shop::{insert_orders, insert_products},
+    wait_until,
+};
+
+use crate::{
+    configure, expected,
+    receiver::Receiver,
+    scene::{SOON, Scene, orders, products},
+    scene_with,
+    server::{PLACED, READ, Server},
+    settled,
+};
+
+const HEADER: &str = "authorization = \"${SEARCH_KEY}\"";
+/// Rows that change while a rebuild is under way.
+const LIVE: std::ops::RangeInclusive<u64> = 1..=20;
+
+struct World {
+    scene: Scene,
+    server: Server,
+    receiver: Receiver,
+}
+
+impl World {
+    async fn new(rows: u64, more: (&str, &str)) -> Self {
+        let server = Server::default();
+        let answering = server.clone();
+        let receiver = Receiver::start(move |request, _| answering.answer(request)).await;
+        let scene = scene_with(rows, &receiver.url(""), HEADER, "shop-", more).await;
+        Self { scene, server, receiver }
+    }
+
+    /// The same, and the first generation is there.
+    async fn built(rows: u64) -> Self {
+        let mut world = Self::new(rows, ("", "")).await;
+        world.scene.host.start().unwrap();
+        world.done(1).await;
+        settled(&world.scene, &world.server).await;
+        world
+    }
+
+    async fn wait(&self, what: &str, holds: impl Fn(&Server) -> bool) {
+        wait_until(what, SOON, async || Ok(holds(&self.server))).await.unwrap_or_else(|error| {
+            panic!("{error:#}\n{:?}\n{}", self.server.indexes(), self.scene.host.log_tail())
+        });
+    }
+
+    /// Waits until readers see the generation.
+    async fn done(&self, generation: i64) {
+        wait_until("the generation to be seen", SOON, async || {
+            let query = "select count(*) from anabranch.mapping where name = 'search' and generation = $1 \
+                         and built = $1 and building is null";
+            let done = self.scene.client.query_one(query, &[&generation]).await;
+            Ok(done.is_ok_and(|row| row.get::<_, i64>(0) == 1))
+        })
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}\n{}", self.scene.host.log_tail()));
+    }
+
+    fn asked(&self, arguments: &[&str]) {
+        let asked = self.scene.host.run(&[&["backfill"], arguments].concat()).unwrap();
+        assert!(asked.status.success(), "{asked:?}");
+    }
+
+    async fn execute(&self, statement: &str) {
+        self.scene.client.batch_execute(statement).await.unwrap();
+    }
+
+    /// The index that is being built, once something is in it.
+    async fn building(&self) -> String {
+        let mut found = None;
+        wait_until("rows in a new index", SOON, async || {
+            let (all, seen) = self.server.indexes();
+            found = all
+                .into_iter()
+                .find(|index| !seen.contains(index) && !self.server.documents(index).is_empty());
+            Ok(found.is_some())
+        })
+        .await
+        .unwrap_or_else(|error| {
+            panic!("{error:#}\n{:?}\n{}", self.server.indexes(), self.scene.host.log_tail())
+        });
+        found.unwrap()
+    }
+
+    /// A live change reaches what readers see, and an index that is being built.
+    async fn flows(&self, title: &str, building: &str) {
+        self.execute(&format!("update public.products set active = true, name = '{title}' where id = 2"))
+            .await;
+        self.wait("a live change", |server| {
+            let has = |index: &str| {
+                server.documents(index).get("2").is_some_and(|document| document["title"] == title)
+            };
+            has(READ) && has(building)
+        })
+        .await;
+    }
+
+    /// Everything is right: one index, behind the alias, and nothing was seen that must not be.
+    async fn ends(&self, what: &str) {
+        settled(&self.scene, &self.server).await;
+        self.wait("one index", |server| server.indexes().0.len() == 1).await;
+        let (all, seen) = self.server.indexes();
+        assert_eq!(all, seen, "{what}");
+        let violations = std::mem::take(&mut self.server.state().violations);
+        assert_eq!(violations, Vec::<String>::new(), "{what}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuild_is_seen_once_it_is_whole_and_live_changes_at_once() {
+    let mut world = World::built(300).await;
+    let (_, first) = world.server.indexes();
+    assert!(first[0].starts_with("shop-products.anabranch-1-"), "{first:?}");
+    world.server.seal(LIVE);
+    world.asked(&["rate", "40"]);
+
+    // Another version of the transform, and then another generation on top, while that is being built.
+    world.scene.plugin("product-search", &products().version("1.1.0"));
+    let second = world.building().await;
+    assert!(second.starts_with("shop-products.anabranch-2-"), "{second}");
+    world.flows("live in the second", &second).await;
+    let mapping = world.scene.mapping("search");
+    assert!(second.ends_with(mapping["building"].as_str().unwrap()), "{mapping}");
+    // What only the old index refuses holds nothing up.
+    world.server.state().refuses_odd = Some(first[0].clone());
+    world.execute("update public.products set active = true, name = 'odd' where id = 3").await;
+    world
+        .wait("the document", |server| {
+            server.documents(&second).get("3").is_some_and(|one| one["title"] == "odd")
+        })
+        .await;
+    world.flows("after the odd one", &second).await;
+    assert_ne!(world.server.documents(READ)["3"]["title"], "odd");
+    world.scene.host.wait_log(0, "what readers see does not take document \"3\"", SOON).await.unwrap();
+
+    world.asked(&["request", "search"]);
+    world.wait("the second to be abandoned", |server| !server.indexes().0.contains(&second)).await;
+    let third = world.building().await;
+    assert!(third.starts_with("shop-products.anabranch-3-"), "{third}");
+    world.flows("live in the third", &third).await;
+    assert_eq!(world.server.indexes().1, first, "readers see the first one still");
+    assert_eq!(world.server.state().alias_changes.len(), 1, "as the first generation began");
+    world.asked(&["rate", "none"]);
+    let waited = world.scene.host.run(&["backfill", "wait", "search", "--timeout", "60s"]).unwrap();
+    assert!(waited.status.success(), "{waited:?}");
+    assert_eq!(world.server.indexes().1, [third.clone()], "what is complete is seen");
+    world.done(3).await;
+    world.ends("three generations").await;
+    let moved = world.server.state().alias_changes.pop().unwrap();
+    assert_eq!(
+        moved,
+        json!([{"add": {"index": third, "alias": READ}}, {"remove": {"index": first[0], "alias": READ}}]),
+        "in one request"
+    );
+
+    // What was truncated is gone from both.
+    world.server.unseal();
+    world.asked(&["rate", "20"]);
+    world.asked(&["request", "search"]);
+    let fourth = world.building().await;
+    world.execute("truncate public.products cascade").await;
+    world
+        .wait("both to be empty", |server| {
+            [READ, &fourth].iter().all(|index| server.documents(index).is_empty())
+        })
+        .await;
+    world.execute(&insert_products(1, 20, 5)).await;
+    world.asked(&["rate", "none"]);
+    world.done(4).await;
+    world.ends("truncated").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kill_at_any_step_ends_with_the_new_index_alone() {
+    let mut world = World::built(120).await;
+    for (round, step) in (2..).zip([
+        "PUT /shop-products.anabranch-",
+        PLACED,
+        "POST /shop-products.anabranch-",
+        "POST /_aliases",
+        "DELETE /shop-products.anabranch-",
+    ]) {
+        world.server.seal(LIVE);
+        world.server.state().hangs = Some(step.to_owned());
+        world.asked(&["request", "search"]);
+        world.wait(step, |server| server.state().hung).await;
+        world.execute(&format!("update public.products set price = {round} where id in (1, 7)")).await;
+        world.scene.host.kill().unwrap();
+        {
+            let mut state = world.server.state();
+            (state.hangs, state.hung) = (None, false);
+        }
+        world.execute(&format!("update public.products set stock = {round} where id in (2, 8)")).await;
+        world.scene.host.start().unwrap();
+        world.done(round).await;
+        world.ends(step).await;
+        let index = &world.server.indexes().1[0];
+        assert!(index.starts_with(&format!("shop-products.anabranch-{round}-")), "{step}: {index}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_in_the_way_is_told_and_replaced_only_when_that_is_asked_for() {
+    let mut world = World::new(60, ("", "")).await;
+    let plain = |id: &str| (id.to_owned(), json!({"title": "of the user"}));
+    world
+        .server
+        .state()
+        .indexes
+        .entry(READ.to_owned())
+        .or_default()
+        .documents
+        .extend([plain("1"), plain("x")]);
+    world.scene.host.start().unwrap();
+    let error = world.scene.error_of("search").await;
+    for part in ["`shop-products` is an index", "replace_index = true", "(index-in-the-way, fatal)"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert_eq!(world.server.documents(READ).len(), 2, "nothing of it was touched");
+    world.scene.host.terminate(Duration::from_secs(30)).unwrap();
+
+    let url = world.receiver.url("");
+    configure(&mut world.scene, &url, HEADER, "shop-", (", replace_index = true", ""));
+    world.scene.host.start().unwrap();
+    world.done(1).await;
+    world.ends("replaced").await;
+    let moved = world.server.state().alias_changes.pop().unwrap();
+    assert!(moved.to_string().contains(r#"{"remove_index":{"index":"shop-products"}}"#), "{moved}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_destination_that_becomes_shared_is_built_in_place() {
+    let mut world = World::built(120).await;
+    let (first, _) = world.server.indexes();
+    world.asked(&["rate", "20"]);
+    world.asked(&["request", "search"]);
+    let second = world.building().await;
+    world.scene.host.terminate(Duration::from_secs(30)).unwrap();
+    let url = world.receiver.url("");
+    let other = "[[map]]\nname = \"more\"\ntransform = \"order-summary\"\nsink = \"search\"\n\
+                 destination = \"products\"\n";
+    world.scene.plugin("order-summary", &orders());
+    world.execute(&format!("delete from public.orders; {}", insert_orders(90_001, 90_009, 0))).await;
+    configure(&mut world.scene, &url, HEADER, "shop-", ("", other));
+    world.scene.host.start().unwrap();
+    world.asked(&["rate", "none"]);
+    world.done(3).await;
+    world.scene.host.wait_log(0, "its destination is shared now", SOON).await.unwrap();
+    world.wait("the begun one to be gone", |server| !server.indexes().0.contains(&second)).await;
+    assert_eq!(world.server.indexes().0, first);
+    let want = expected(&world.scene).await;
+    world
+        .wait("both tables", |server| {
+            let found = server.documents(READ);
+            found.len() > want.len() && want.iter().all(|(id, document)| found.get(id) == Some(document))
+        })
+        .await;
+}
