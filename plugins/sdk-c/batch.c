@@ -226,8 +226,8 @@ static void answer(ab_change *change, ab_outcome outcome)
 		ab_write_array(reply, 4);
 		ab_write_integer(reply, 3);
 		ab_write_text(reply, ab_str_of(classes[own->failure_class]));
-		ab_write_text(reply, own->code);
-		ab_write_text(reply, own->message);
+		ab_write_text(reply, ab_lossy(own->code));
+		ab_write_text(reply, ab_lossy(own->message));
 	} else if (outcome == AB_EMIT) {
 		ab_write_number_at(reply, own->documents_at, own->documents);
 	} else {

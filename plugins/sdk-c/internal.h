@@ -38,6 +38,10 @@ void ab_alloc_reset(void);
 /* Texts in memory of `ab_alloc`. */
 ab_str ab_copied(ab_str text);
 ab_str ab_formatted(const char *format, va_list arguments);
+/* A text as it may leave the guest: itself where it is UTF-8, else a copy with U+FFFD for what is not. */
+ab_str ab_lossy(ab_str text);
+/* Makes the texts of a failure such ones; always false. */
+bool ab_leaves(ab_failure *failure);
 
 /* ---- MessagePack (msgpack.c) ---- */
 

@@ -143,17 +143,17 @@ bool ab_run_open(const ab_plugin *plugin, ab_str settings, ab_failure *failure)
 		ab_failedf(failure, AB_FATAL, "settings", "`config` of the sink: unknown setting `%.*s`%.*s",
 			   (int)name.size, name.data, (int)known.size, known.data == NULL ? "" : (char *)known.data);
 		free(known.data);
-		return false;
+		return ab_leaves(failure);
 	}
 	ab_failed(failure, AB_FATAL, "open", "the sink returned false without ab_failed");
-	return plugin->open == NULL || plugin->open(settings, failure);
+	return plugin->open == NULL || plugin->open(settings, failure) || ab_leaves(failure);
 }
 
 bool ab_run_purge(const ab_plugin *plugin, ab_str destination, ab_failure *failure)
 {
 	ab_alloc_reset();
 	ab_failed(failure, AB_RETRY, "purge", "the sink returned false without ab_failed");
-	return plugin->purge != NULL && plugin->purge(destination, failure);
+	return (plugin->purge != NULL && plugin->purge(destination, failure)) || ab_leaves(failure);
 }
 
 /* ---- the request ---- */
@@ -253,8 +253,8 @@ static bool write_results(const ab_delivery *delivery, ab_failure *failure)
 		ab_write_array(out, result->is_after ? 5 : 4);
 		ab_write_integer(out, 1);
 		ab_write_text(out, ab_str_of(classes[result->failure.failure_class]));
-		ab_write_text(out, result->failure.code);
-		ab_write_text(out, result->failure.message);
+		ab_write_text(out, ab_lossy(result->failure.code));
+		ab_write_text(out, ab_lossy(result->failure.message));
 		if (result->is_after)
 			ab_write_integer(out, result->after);
 	}
@@ -277,7 +277,7 @@ bool ab_run_deliver(const ab_plugin *plugin, const uint8_t *request, size_t size
 	/* One that says nothing of its failure has one all the same. */
 	ab_failed(failure, AB_RETRY, "deliver", "the sink returned false without ab_failed");
 	if (!plugin->deliver(&delivery, failure) || !write_results(&delivery, failure))
-		return false;
+		return ab_leaves(failure);
 	*reply = (ab_str){(const char *)reply_buffer.data, reply_buffer.size};
 	return true;
 }

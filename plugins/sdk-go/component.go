@@ -126,11 +126,10 @@ func answer(answered []byte, failure *Failure) unsafe.Pointer {
 		results = [6]uint32{0, given.data, given.size}
 		return unsafe.Pointer(&results)
 	}
-	reply = append([]byte(failure.Code), failure.Message...)
+	class, said, code := replyOf(failure)
+	reply = said
 	all := textOfBytes(reply)
-	code := uint32(len(failure.Code))
-	class := map[Class]uint32{ClassRetry: 0, ClassPoison: 1, ClassFatal: 2}[failure.Class]
-	results = [6]uint32{1, class, all.data, code, all.data + code, uint32(len(failure.Message))}
+	results = [6]uint32{1, class, all.data, code, all.data + code, all.size - code}
 	return unsafe.Pointer(&results)
 }
 

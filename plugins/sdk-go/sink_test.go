@@ -27,6 +27,9 @@ func (d *deliverer) Deliver(delivery Delivery) ([]error, error) {
 			return nil, nil
 		case "down":
 			return nil, errors.New("the server is down")
+		case "cut":
+			Log(Warn, "%.7s", "K\u00f6\xff")
+			return nil, Retry("cut\xff", "the server says K\xc3")
 		}
 	}
 	return delivery.Each(func(document Delivered) error {
@@ -103,6 +106,20 @@ func TestABatchMayFailWhole(t *testing.T) {
 	}
 	_, err := TestSink(&shelf).Deliver()
 	expect(t, failureIn(t, err).Code, "not-open")
+}
+
+func TestFailuresAreUTF8(t *testing.T) {
+	test := openShelf(t)
+	_, err := test.Deliver(Delivered{Destination: "a", ID: "cut", Body: "{}"})
+	failure := failureIn(t, err)
+	class, reply, code := replyOf(&failure)
+	expect(t, class, uint32(0))
+	expect(t, string(reply), "cut\ufffdthe server says K\ufffd")
+	expect(t, code, uint32(len("cut\ufffd")))
+	expect(t, test.Host.Lines[0], "warn: K\u00f6\ufffd")
+	results, err := readResults(appendResults(nil, []error{Poison("\xff", "\xc3")}))
+	expect(t, err, nil)
+	expect(t, failureIn(t, results[0]), Failure{Class: ClassPoison, Code: "\ufffd", Message: "\ufffd"})
 }
 
 func TestSettingsAreToldWithoutTheirValues(t *testing.T) {
