@@ -63,11 +63,19 @@ type Delivered struct {
 // Removed is whether the id is to be removed.
 func (d Delivered) Removed() bool { return d.Body == "" }
 
-// Each gives one result for each document, by a function.
+// Each gives one result for each document, by a function. It stops at a failure that is not poison, which those behind it
+// share: the whole batch comes again, and what is sent before it does could overtake.
 func (d Delivery) Each(result func(document Delivered) error) []error {
 	results := make([]error, len(d.Documents))
 	for at, document := range d.Documents {
 		results[at] = result(document)
+		if results[at] == nil || failureOr(results[at], ClassRetry).Class == ClassPoison {
+			continue
+		}
+		for behind := at + 1; behind < len(results); behind++ {
+			results[behind] = results[at]
+		}
+		break
 	}
 	return results
 }
