@@ -243,6 +243,16 @@ bool ab_query(const ab_statement *statements, size_t count, ab_answers *answers,
 bool ab_next_set(ab_answers *answers, ab_rows *rows);
 /* The next row; false after the last. */
 bool ab_next_row(ab_rows *rows);
+/* Values of the present row; as with a change, one that is of another type makes the change fail, and is 0, false or empty.
+   A sink has no change that could: it looks at `ab_row_value(…)->type` where it is not sure. */
+bool ab_row_bool(const ab_rows *rows, size_t at);
+int64_t ab_row_integer(const ab_rows *rows, size_t at);
+double ab_row_float(const ab_rows *rows, size_t at);
+ab_str ab_row_text(const ab_rows *rows, size_t at);
+ab_str ab_row_text_or(const ab_rows *rows, size_t at, ab_str otherwise);
+bool ab_row_is_null(const ab_rows *rows, size_t at);
+/* One as it is; never NULL. */
+const ab_value *ab_row_value(const ab_rows *rows, size_t at);
 /* Asks one statement with one set of parameters: `ab_select("select …", AB_PARAMETERS(a, b), &rows, &failure)`. */
 bool ab_select(const char *sql, const ab_str *parameters, size_t width, ab_rows *rows, ab_failure *failure);
 #define AB_PARAMETERS(...) (const ab_str[]){__VA_ARGS__}, sizeof((const ab_str[]){__VA_ARGS__}) / sizeof(ab_str)

@@ -21,6 +21,8 @@ struct ab_batch {
 };
 
 static struct ab_batch batch;
+/* What the transform is called with now. */
+static ab_change *present;
 /* The rows of the present change. */
 static ab_value *new_row;
 static ab_value *old_row;
@@ -112,6 +114,23 @@ static void append(ab_buffer *text, const char *part)
 	ab_buffer_bytes(text, part, strlen(part));
 }
 
+void ab_mistyped(const char *code, ab_str column, ab_type type, const char *wanted)
+{
+	if (present == NULL)
+		return;
+	ab_buffer text = {0};
+	append(&text, "the column ");
+	ab_buffer_bytes(&text, column.data, column.size);
+	append(&text, " ");
+	append(&text, types[type]);
+	append(&text, " where ");
+	append(&text, wanted);
+	append(&text, " is read");
+	ab_buffer_byte(&text, 0);
+	ab_fail(present, AB_POISON, code, (const char *)text.data);
+	free(text.data);
+}
+
 static const ab_value *typed(ab_change *change, size_t column, ab_type type, const char *wanted)
 {
 	const ab_value *value = ab_get(change, column);
@@ -119,18 +138,7 @@ static const ab_value *typed(ab_change *change, size_t column, ab_type type, con
 		return value;
 	static const ab_value nothing = {.type = AB_NULL, .text = {"", 0}};
 	const struct ab_batch *own = change->batch;
-	ab_buffer text = {0};
-	append(&text, "the column ");
-	if (column < own->columns)
-		ab_buffer_bytes(&text, own->names[column].data, own->names[column].size);
-	append(&text, " ");
-	append(&text, types[value->type]);
-	append(&text, " where ");
-	append(&text, wanted);
-	append(&text, " is read");
-	ab_buffer_byte(&text, 0);
-	ab_fail(change, AB_POISON, "column", (const char *)text.data);
-	free(text.data);
+	ab_mistyped("column", column < own->columns ? own->names[column] : (ab_str){0}, value->type, wanted);
 	return &nothing;
 }
 
@@ -374,11 +382,13 @@ static bool run_changes(const ab_plugin *plugin, ab_reader *reader, bool backfil
 		batch.outcome = batch.reply.size;
 		batch.documents = 0;
 		batch.failed = false;
+		present = &change;
 		if (change.row == NULL)
 			answer(&change, ab_fail(&change, AB_POISON, "no-row",
 						"the change has neither a new nor an old row"));
 		else
 			answer(&change, plugin->transform(&change));
+		present = NULL;
 		ab_alloc_reset();
 	}
 	return true;

@@ -90,6 +90,8 @@ void ab_json_quoted(ab_buffer *out, ab_str text);
 
 /* Fills in a failure, where there is one; always false. */
 bool ab_failure_is(ab_failure *failure, ab_class failure_class, const char *code, const char *message);
+/* The present change, if there is one, read a value of another type than it has. */
+void ab_mistyped(const char *code, ab_str column, ab_type type, const char *wanted);
 /* Begins an answer to `query`. */
 bool ab_answers_of(ab_str bytes, ab_answers *answers, ab_failure *failure);
 
