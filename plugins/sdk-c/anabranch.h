@@ -293,6 +293,9 @@ typedef bool ab_sink_open(ab_str settings, ab_failure *failure);
 typedef bool ab_sink_deliver(struct ab_delivery *delivery, ab_failure *failure);
 typedef bool ab_sink_purge(ab_str destination, ab_failure *failure);
 
+/* What a plugin was declared as: the component exports what belongs to it. */
+typedef enum ab_kind { AB_A_TRANSFORM, AB_A_SINK, AB_A_PURGING_SINK } ab_kind;
+
 /* What a plugin says of itself: wit/v1/describe.md. Lists end with NULL: see AB_LIST. */
 typedef struct ab_plugin {
 	const char *name;
@@ -309,14 +312,15 @@ typedef struct ab_plugin {
 	ab_sink_open *open;
 	ab_sink_deliver *deliver;
 	ab_sink_purge *purge;
+	ab_kind kind; /* the declaration's */
 } ab_plugin;
 
 #define AB_LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 extern const ab_plugin ab_the_plugin;
 
-#define AB_DECLARED(...) \
-	const ab_plugin ab_the_plugin = {.name = AB_PLUGIN_NAME, .version = AB_PLUGIN_VERSION, __VA_ARGS__}
+#define AB_DECLARED(as, ...) \
+	const ab_plugin ab_the_plugin = {.name = AB_PLUGIN_NAME, .version = AB_PLUGIN_VERSION, .kind = as, __VA_ARGS__}
 
 /* A component exports what its kind of plugin has; natively nothing is exported. */
 #ifdef __wasm__
@@ -335,7 +339,7 @@ void *ab_component_transform(const uint8_t *batch, size_t size);
 /* Declares the plugin, once in a program: `AB_PLUGIN(.tables = AB_LIST("public.products"), .transform = transform);` */
 #define AB_PLUGIN(...)       \
 	AB_TRANSFORM_EXPORTS \
-	AB_DECLARED(__VA_ARGS__)
+	AB_DECLARED(AB_A_TRANSFORM, __VA_ARGS__)
 
 /* ---- what a component and tests call ---- */
 

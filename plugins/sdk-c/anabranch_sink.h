@@ -86,12 +86,12 @@ void *ab_component_purge(const char *destination, size_t size);
    JSON object; `ab_config` gives each as a text. Names that `.settings` does not have are refused before. */
 #define AB_SINK(...)    \
 	AB_SINK_EXPORTS \
-	AB_DECLARED(__VA_ARGS__)
+	AB_DECLARED(AB_A_SINK, __VA_ARGS__)
 /* One that can empty a destination too, by `.purge`. */
 #define AB_PURGING_SINK(...) \
 	AB_SINK_EXPORTS      \
 	AB_PURGE_EXPORTS     \
-	AB_DECLARED(__VA_ARGS__)
+	AB_DECLARED(AB_A_PURGING_SINK, __VA_ARGS__)
 
 /* ---- what a component and tests call ---- */
 

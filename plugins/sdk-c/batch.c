@@ -396,6 +396,8 @@ static bool run_changes(const ab_plugin *plugin, ab_reader *reader, bool backfil
 
 bool ab_run(const ab_plugin *plugin, const uint8_t *request, size_t size, ab_str *reply, ab_failure *failure)
 {
+	if (plugin->transform == NULL)
+		return whole_batch(failure, AB_FATAL, "declaration", AB_STR("the plugin has no `.transform`"));
 	ab_buffer_reset(&batch.reply);
 	batch.columns = 0;
 	ab_reader reader = {request, request + size, false};
@@ -457,7 +459,7 @@ ab_str ab_describe(const ab_plugin *plugin)
 	append(&out, ",\"version\":");
 	ab_json_quoted(&out, ab_str_of(plugin->version));
 	append(&out, ",\"kind\":");
-	append(&out, plugin->deliver == NULL ? "\"transform\"" : "\"sink\"");
+	append(&out, plugin->kind == AB_A_TRANSFORM ? "\"transform\"" : "\"sink\"");
 	append(&out, ",\"encoding\":\"msgpack\"");
 	list(&out, "tables", plugin->tables);
 	if (plugin->columns != NULL)

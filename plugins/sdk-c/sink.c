@@ -128,10 +128,27 @@ static ab_str unknown(ab_str json, const char *const *known)
 	return (ab_str){0};
 }
 
+/* Why a sink cannot be what it is declared as; NULL where it can. */
+static const char *misdeclared(const ab_plugin *plugin)
+{
+	if (plugin->kind == AB_A_TRANSFORM)
+		return "AB_PLUGIN declares a transform: use AB_SINK";
+	if (plugin->deliver == NULL)
+		return "the sink has no `.deliver`";
+	if (plugin->kind == AB_A_SINK && plugin->purge != NULL)
+		return "AB_SINK exports no `.purge`: use AB_PURGING_SINK";
+	if (plugin->kind == AB_A_PURGING_SINK && plugin->purge == NULL)
+		return "AB_PURGING_SINK without `.purge`: use AB_SINK";
+	return NULL;
+}
+
 bool ab_run_open(const ab_plugin *plugin, ab_str settings, ab_failure *failure)
 {
 	static const char *const none[] = {NULL};
 	ab_alloc_reset();
+	const char *wrong = misdeclared(plugin);
+	if (wrong != NULL)
+		return ab_failed(failure, AB_FATAL, "declaration", wrong);
 	ab_str name = unknown(settings, plugin->settings == NULL ? none : plugin->settings);
 	if (name.data != NULL) {
 		ab_buffer known = {0};

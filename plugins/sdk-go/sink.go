@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 )
 
@@ -100,8 +101,12 @@ type opened[S any, D Deliverer] struct {
 
 var exportedSink SinkPlugin
 
-// ExportSink makes a sink that of the component. Call it once, in the main package's `init`.
+// ExportSink makes a sink that of the component. Call it once, in the main package's `init`. It panics where the sink is a
+// [Purger]: nobody would call its Purge.
 func ExportSink[S any, D Deliverer](sink *Sink[S, D]) {
+	if kind := reflect.TypeFor[D](); kind.Implements(reflect.TypeFor[Purger]()) {
+		panic(fmt.Sprintf("%s has a method Purge, which ExportSink does not export: use ExportPurgingSink", kind))
+	}
 	markSink()
 	exportedSink = &opened[S, D]{sink: sink}
 }

@@ -146,6 +146,15 @@ func TestADestinationIsEmptied(t *testing.T) {
 	expect(t, failureIn(t, test.Purge("kept")).Code, "kept")
 }
 
+func TestASinkThatPurgesIsExportedAsOne(t *testing.T) {
+	defer func() {
+		exportedSink = nil
+		expect(t, recover(), any("*anabranch.deliverer has a method Purge, which ExportSink does not export: use ExportPurgingSink"))
+	}()
+	ExportPurgingSink(&shelf)
+	ExportSink(&shelf)
+}
+
 func TestASinkSaysThatItIsOne(t *testing.T) {
 	said, err := TestSink(&shelf).Describe()
 	if err != nil || !strings.Contains(said, `"name":"shelf","version":"1.0.0","kind":"sink","encoding":"msgpack"`) {

@@ -103,6 +103,36 @@ static void names_within_settings_are_not_looked_at(ab_test *t)
 		AB_EXPECT(t, ab_run_open(&ab_the_plugin, ab_str_of(cases[at].json), &failure) == cases[at].fits);
 }
 
+static void what_is_declared_has_to_be_there(ab_test *t)
+{
+	ab_test_config(t, "url", "x");
+	static const struct {
+		ab_kind kind;
+		bool delivers;
+		bool purges;
+		const char *message;
+	} cases[] = {
+		{AB_A_SINK, true, true, "AB_SINK exports no `.purge`: use AB_PURGING_SINK"},
+		{AB_A_PURGING_SINK, true, false, "AB_PURGING_SINK without `.purge`: use AB_SINK"},
+		{AB_A_SINK, false, false, "the sink has no `.deliver`"},
+		{AB_A_TRANSFORM, true, false, "AB_PLUGIN declares a transform: use AB_SINK"},
+		{AB_A_SINK, true, false, NULL},
+		{AB_A_PURGING_SINK, true, true, NULL},
+	};
+	for (size_t at = 0; at < sizeof cases / sizeof *cases; at++) {
+		ab_plugin plugin = ab_the_plugin;
+		ab_failure failure = {0};
+		plugin.kind = cases[at].kind;
+		plugin.deliver = cases[at].delivers ? deliver : NULL;
+		plugin.purge = cases[at].purges ? purge : NULL;
+		AB_EXPECT(t, ab_run_open(&plugin, AB_STR("{}"), &failure) == (cases[at].message == NULL));
+		if (cases[at].message == NULL)
+			continue;
+		AB_EXPECT_TEXT(t, failure.message, cases[at].message);
+		AB_EXPECT(t, failure.failure_class == AB_FATAL && ab_str_is(failure.code, "declaration"));
+	}
+}
+
 static void each_document_has_a_result(ab_test *t)
 {
 	ab_test_upsert(t, "items", "1", "{\"a\":1}");
@@ -201,6 +231,6 @@ static void describe_is_that_of_a_sink(ab_test *t)
 	AB_EXPECT(t, strstr(ab_describe(&ab_the_plugin).data, "\"kind\":\"sink\",\"encoding\":\"msgpack\"") != NULL);
 }
 
-AB_TESTS(settings_are_looked_at, names_within_settings_are_not_looked_at, each_document_has_a_result,
+AB_TESTS(settings_are_looked_at, names_within_settings_are_not_looked_at, what_is_declared_has_to_be_there, each_document_has_a_result,
 	 what_has_no_result_is_not_accepted, a_batch_may_fail_whole, failures_are_utf8, a_destination_is_emptied, damaged_requests_are_told,
 	 describe_is_that_of_a_sink)
