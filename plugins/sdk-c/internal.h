@@ -95,6 +95,21 @@ void ab_mistyped(const char *code, ab_str column, ab_type type, const char *want
 /* Begins an answer to `query`. */
 bool ab_answers_of(ab_str bytes, ab_answers *answers, ab_failure *failure);
 
+/* ---- requests (outbound.c) ---- */
+
+/* Where one goes; `path` is with the query. */
+typedef struct ab_target {
+	bool secure;
+	ab_str authority;
+	ab_str path;
+} ab_target;
+
+bool ab_target_of(ab_str url, ab_target *target, ab_failure *failure);
+/* No request can go there; always false. */
+bool ab_wrong_url(ab_str url, ab_failure *failure);
+/* Why there is no answer, in the host's words, which begin with what they are; always false. */
+bool ab_http_said(ab_failure *failure, ab_str text);
+
 /* ---- the host (component.c, or testing_host.c natively); so are the capabilities ---- */
 
 void ab_host_log(ab_level level, ab_str message);

@@ -16,14 +16,6 @@ bool ab_state_get(ab_str key, ab_str *value, ab_failure *failure)
 	return ab_state_get_many(&key, 1, value, failure);
 }
 
-ab_str ab_response_header(const ab_response *response, const char *name)
-{
-	for (size_t at = 0; at < response->header_count; at++)
-		if (ab_str_is(response->headers[at].name, name))
-			return response->headers[at].value;
-	return (ab_str){0};
-}
-
 /* Steps over one answer, so that nothing of it is wrong when it is read. */
 static bool is_answer(ab_reader *reader)
 {

@@ -267,5 +267,65 @@ static void values_of_rows_have_types(ab_test *t)
 	AB_EXPECT_TEXT(t, ab_test_answer(t, 1)->message, "the column id is an integer where text is read");
 }
 
+static void what_can_be_no_request_is_poison(ab_test *t)
+{
+	static const char *const wrong[][2] = {
+		{"no url", "to a URL without scheme and host:"}, {"", "to a URL without"}, {"a b://marker", "to a URL without"},
+		{"ftp://me:marker@host:21/marker?marker", "to ftp://host:21:"}, {"https:///marker", "to https://:"},
+		{"http://?marker", "to http://:"}, {"http:/", "to a URL without"},
+	};
+	ab_test_http(t, server);
+	for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++) {
+		ab_failure failure;
+		ab_response response;
+		const ab_request request = {.url = ab_str_of(wrong[at][0])};
+		AB_EXPECT(t, !ab_http(&request, &response, &failure));
+		AB_EXPECT_TEXT(t, failure.code, "http-request");
+		AB_EXPECT(t, failure.failure_class == AB_POISON);
+		ab_str message = ab_format("%.*s", (int)failure.message.size, failure.message.data);
+		AB_EXPECT(t, strstr(message.data, wrong[at][1]) != NULL && strstr(message.data, "marker") == NULL);
+	}
+	static const char *const right[][3] = {
+		{"HTTP://x:1?a=b#c", "x:1", "/?a=b"}, {"https://x", "x", "/"}, {"https://x/a?b/c", "x", "/a?b/c"},
+	};
+	for (size_t at = 0; at < sizeof right / sizeof *right; at++) {
+		ab_target target;
+		AB_EXPECT(t, ab_target_of(ab_str_of(right[at][0]), &target, NULL) && target.secure == (at > 0));
+		AB_EXPECT_TEXT(t, target.authority, right[at][1]);
+		AB_EXPECT_TEXT(t, target.path, right[at][2]);
+	}
+}
+
+static void the_hosts_words_begin_with_what_they_are(ab_test *t)
+{
+	static const struct {
+		const char *said, *code, *message;
+		ab_class failure_class;
+	} cases[] = {
+		{"denied: x: `y`", "http-denied", "x: `y`", AB_FATAL},
+		{"timeout: late", "http-timeout", "late", AB_RETRY},
+		{"no connection: denied: by x", "http-failed", "no connection: denied: by x", AB_RETRY},
+		{"ErrorCode::InternalError(Some(\"denied: set \\\"a\\\"\"))", "http-denied", "set \"a\"", AB_FATAL},
+		{"InternalError(Some(\"timeout: late\"))", "http-timeout", "late", AB_RETRY},
+		{"InternalError(Some(\"))", "http-failed", "InternalError(Some(\"))", AB_RETRY},
+		{"ErrorCode::Reset", "http-failed", "ErrorCode::Reset", AB_RETRY},
+	};
+	for (size_t at = 0; at < sizeof cases / sizeof *cases; at++) {
+		ab_failure failure;
+		AB_EXPECT(t, !ab_http_said(&failure, ab_str_of(cases[at].said)));
+		AB_EXPECT_TEXT(t, failure.code, cases[at].code);
+		AB_EXPECT_TEXT(t, failure.message, cases[at].message);
+		AB_EXPECT(t, failure.failure_class == cases[at].failure_class);
+	}
+}
+
+static void parts_of_urls_are_escaped(ab_test *t)
+{
+	AB_EXPECT_TEXT(t, ab_escaped(AB_STR("aZ09-._~")), "aZ09-._~");
+	AB_EXPECT_TEXT(t, ab_escaped(AB_STR("a/b?c#d e%ö+")), "a%2Fb%3Fc%23d%20e%25%C3%B6%2B");
+	AB_EXPECT_TEXT(t, ab_escaped(AB_STR("")), "");
+}
+
 AB_TESTS(answers_come_set_by_set, the_store_keeps_what_it_is_given, numbers_add_up, requests_are_answered_by_the_test,
-	 what_a_test_does_not_answer_is_refused, damaged_answers_are_refused, values_of_rows_have_types)
+	 what_a_test_does_not_answer_is_refused, damaged_answers_are_refused, values_of_rows_have_types,
+	 what_can_be_no_request_is_poison, the_hosts_words_begin_with_what_they_are, parts_of_urls_are_escaped)
