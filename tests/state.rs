@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anabranch::{
     backfill::Report,
-    model::{EntityName, Lsn, Scope},
+    model::{EntityName, Lsn, Place, Scope},
     pipeline::LaneOrder,
     state::{
         Installation, Kept, NewEntry, QuarantineStage, RunStatus, StateError, Store, StoredMapping,
@@ -183,6 +183,25 @@ async fn a_part_is_done_without_a_trace_and_builds_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_built_beside_begins_elsewhere_where_changes_were_missed() {
+    let (_database, client, store) = fresh().await;
+    let beside = StoredMapping { building: Some(Place::new(2, 1)), ..mapping("beside", 2, 1) };
+    for one in [beside, mapping("built", 2, 2), mapping("in place", 2, 1)] {
+        store.save_mapping(&client, &one).await.unwrap();
+    }
+    let missed = store.miss_changes(&client, &[(products(), 1)], true).await.unwrap();
+    assert_eq!(missed.len(), 3);
+    let found = store.mappings(&client).await.unwrap();
+    let found: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.generation, one.purge)).collect();
+    assert_eq!(found, [("beside", 3, true), ("built", 3, true), ("in place", 2, true)]);
+    // What was begun for the generation that is over does not do for a purge, and what is begun for this one does.
+    for (generation, purge) in [(2, true), (3, false)] {
+        store.save_building(&client, "beside", Some(&Place::new(generation, 2))).await.unwrap();
+        assert_eq!(store.mappings(&client).await.unwrap()[0].purge, purge, "{generation}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn cancel_withdraws_what_has_not_begun_and_nothing_else() {
     let (_database, client, store) = fresh().await;
     store.save_mapping(&client, &StoredMapping { purge: true, ..mapping("a", 2, 1) }).await.unwrap();
@@ -317,6 +336,50 @@ fn failed(row: &str, commit: u64) -> NewEntry {
         cut: Vec::new(),
         document: None,
     }
+}
+
+/// What is streamed again is older than what came after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_change_neither_replaces_nor_ends_a_newer_entry() {
+    let (_database, client, store) = fresh().await;
+    let entity = products();
+    let orders = async || {
+        let rows = store.quarantined_rows(&client, Some("a")).await.unwrap();
+        rows.into_iter().map(|(_, _, order)| order).collect::<Vec<_>>()
+    };
+    store.save_installation(&client, &led_by(1)).await.unwrap();
+    let (older, newer) = (failed("7", 20), failed("7", 30));
+    for entry in [&newer, &older] {
+        let kept = store.quarantine(&client, 1, ("a", &entity), std::slice::from_ref(entry), 10).await;
+        assert_eq!(kept.unwrap(), Kept::Rows(1));
+        assert_eq!(orders().await, [newer.order]);
+    }
+    assert!(store.release(&client, 1, "a", &[("7".to_owned(), older.order)]).await.unwrap());
+    assert_eq!(orders().await, [newer.order], "it says nothing of what came after it");
+    assert!(store.release(&client, 1, "b", &[("7".to_owned(), newer.order)]).await.unwrap());
+    assert_eq!(orders().await, [newer.order], "nor does what another mapping did");
+    assert!(store.release(&client, 1, "a", &[("7".to_owned(), newer.order)]).await.unwrap());
+    assert_eq!(orders().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_guests_keep_is_apart_by_mapping_and_generation() {
+    let (_database, client, store) = fresh().await;
+    store.save_installation(&client, &led_by(1)).await.unwrap();
+    for (mapping, key) in [("a", "of a"), ("b", "of b")] {
+        let write = [(key.to_owned(), Some(Vec::new()))];
+        assert!(store.write_guest_state(&client, 1, (mapping, 1), &write).await.unwrap());
+    }
+    let of = async |mapping: &str, generation: i64, inherits: bool| {
+        let rows = store.guest_state(&client, 1, (mapping, generation), inherits).await.unwrap().unwrap();
+        rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    assert_eq!(of("a", 1, false).await, ["of a"]);
+    assert!(of("a", 2, false).await.is_empty(), "what is read again begins with nothing");
+    let query = "select string_agg(key, ', ') from anabranch.guest_state";
+    let left: String = client.query_one(query, &[]).await.unwrap().get(0);
+    assert_eq!(left, "of b", "and what the generation before kept is gone");
+    assert_eq!(of("b", 2, true).await, ["of b"], "where nothing is read again, it goes on");
 }
 
 /// A leader that was overtaken neither reads nor writes what guests keep, nor makes it that of another generation.

@@ -242,7 +242,8 @@ impl Guest {
         deadline: Duration,
     ) -> Result<Result<bool, Failure>, FaultKind> {
         self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
-        within(deadline, self.instance.place(&mut self.store, call, destination, place)).await
+        let limit = self.limit();
+        within(deadline, limit, self.instance.place(&mut self.store, call, destination, place)).await
     }
 
     fn begin_call(&mut self, entity: &Arc<str>, lsn: Lsn, call: Call, deadline: Duration) {

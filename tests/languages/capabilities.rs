@@ -79,7 +79,8 @@ fn asked(server: &Receiver) -> Vec<(&'static str, String, Result<Value, &'static
             "http://127.0.0.1:1/".to_owned(),
             Err("http-denied: requests to http://127.0.0.1:1 are not granted"),
         ),
-        ("get", "no url".to_owned(), Err("http-failed: `no url` is no URL")),
+        ("get", "no url".to_owned(), Err("http-request: ")),
+        ("get", "http://no host/".to_owned(), Err("http-request: ")),
         ("say", "nothing".to_owned(), answer("say nothing")),
     ]
 }

@@ -201,6 +201,13 @@ fn modules_that_become_no_plugin_are_named() {
             "import { open } from 'wasi:filesystem/types@0.2.0';\nexport const plugin = transform({ transform: () => open() });",
             "src/index.js imports wasi:filesystem/types@0.2.0, which no plugin gets",
         ),
+        (
+            Language::JavaScript,
+            "javascript",
+            "setInterval(() => {}, 1000); export const plugins = 1;",
+            "src/index.js exports no `plugin`",
+        ),
+        (Language::JavaScript, "javascript", "export const plugin = ;", "esbuild could not build project"),
         (Language::Python, "python", "plugins = 1\n", "has no `plugin`, made by `transform(…)` or `sink(…)`"),
         (
             Language::Python,

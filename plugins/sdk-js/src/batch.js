@@ -1,5 +1,5 @@
 /** A whole batch: from the host's text to the reply's (`wit/v1/payload-json.md`). */
-import { Failure, failureOf } from "./failure.js";
+import { Failure, failureOf, told } from "./failure.js";
 import { lostDigits, readExactly, stringify } from "./json.js";
 import { Document, skip } from "./plugin.js";
 import { malformed, readerOf } from "./rows.js";
@@ -125,7 +125,7 @@ function written({ kind, documents, failure }) {
     return out + "]}";
   }
   if (kind !== "failed") return '"' + kind + '"';
-  return JSON.stringify({ failed: { class: failure.class, code: failure.code, message: failure.message } });
+  return JSON.stringify({ failed: told(failure) });
 }
 
 function framed(document) {

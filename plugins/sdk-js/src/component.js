@@ -1,6 +1,6 @@
 /** The exports of a transform's component. `anabranch plugin build` writes the module that calls this. */
 import { run } from "./batch.js";
-import { failureOf } from "./failure.js";
+import { failureOf, told } from "./failure.js";
 import { bind, log } from "./host.js";
 import { describe } from "./plugin.js";
 
@@ -22,9 +22,8 @@ export function answering(call) {
   try {
     return call();
   } catch (thrown) {
-    const failure = failureOf(thrown);
     // Not an Error: that would be a trap.
-    throw { class: failure.class, code: failure.code, message: failure.message };
+    throw told(failureOf(thrown));
   }
 }
 

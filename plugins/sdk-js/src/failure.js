@@ -40,6 +40,14 @@ export class Failure extends Error {
   }
 }
 
+/** Halves of a character, which UTF-8 does not have, are replaced. */
+const sendable = (text) => new TextDecoder().decode(new TextEncoder().encode(text));
+
+/** A failure as it leaves the guest. */
+export function told(failure) {
+  return { class: failure.class, code: sendable(failure.code), message: sendable(failure.message) };
+}
+
 /** What was thrown while one change was answered, as its failure: what is no Failure is poison. */
 export function failureOf(thrown, who = "the transform") {
   if (thrown instanceof Failure) return thrown;

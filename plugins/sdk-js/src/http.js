@@ -1,6 +1,8 @@
 /** Requests over HTTP, to where the config lets the plugin go (`[plugins.<name>.grants] http`). */
 import { send } from "#http";
 
+import { target } from "./outbound.js";
+
 const [decoder, encoder] = [new TextDecoder(), new TextEncoder()];
 const OPTIONS = ["method", "headers", "body", "timeoutMs"];
 
@@ -37,12 +39,14 @@ class Answer {
 export const http = Object.freeze({
   /**
    * Sends a request and waits for the whole answer, whatever its status; redirects are not followed. Throws a Failure where
-   * there is none: code `http-denied` (fatal), `http-timeout` or `http-failed` (retry).
+   * there is none: code `http-denied` (fatal), `http-timeout` or `http-failed` (retry), `http-request` (poison: no request
+   * can be made of the URL, the method or the headers).
    */
   request(url, options = {}) {
     const unknown = Object.keys(options).find((name) => !OPTIONS.includes(name));
     if (unknown !== undefined) throw new TypeError(`a request has no \`${unknown}\`: ${OPTIONS.join(", ")}`);
     const { method = "GET", headers = {}, body, timeoutMs } = options;
+    target(String(url));
     const named = Object.entries(headers).map(([name, value]) => [name, encoder.encode(String(value))]);
     return new Answer(send({ method, url: String(url), headers: named, body: bytesOf(body), timeoutMs }));
   },

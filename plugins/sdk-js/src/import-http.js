@@ -7,44 +7,33 @@ import { handle } from "wasi:http/outgoing-handler@0.2.0";
 import { Fields, OutgoingBody, OutgoingRequest, RequestOptions } from "wasi:http/types@0.2.0";
 
 import { Failure } from "./failure.js";
+import { failed, said, target, wrong, wrongUrl } from "./outbound.js";
 
 /** Bytes that one write may have, and one reading. */
 const WRITTEN = 4096;
 const READ = 65536n;
 const METHODS = ["get", "head", "post", "put", "delete", "connect", "options", "trace", "patch"];
 
-const failed = (message) => Failure.retry("http-failed", message);
-const wrong = (url) => Failure.fatal("http-failed", `\`${url}\` is no URL that a request can go to`);
 const giveBack = (resource) => resource[Symbol.dispose]?.();
 
 /** Sends it, and waits for the whole answer. */
 export function send({ method, url, headers, body, timeoutMs }) {
-  const parts = /^(https?):\/\/([^/?#]+)([^#]*)/i.exec(url);
-  if (parts === null) throw wrong(url);
-  const [, scheme, authority, rest] = parts;
-  let fields;
-  try {
-    fields = Fields.fromList(headers);
-  } catch (error) {
-    throw Failure.fatal("http-failed", `a header cannot be sent: ${error.payload?.tag ?? error.message}`);
-  }
-  const request = new OutgoingRequest(fields);
-  const verb = method.toLowerCase();
-  try {
-    request.setMethod(METHODS.includes(verb) ? { tag: verb } : { tag: "other", val: method });
-    request.setScheme({ tag: scheme.toUpperCase() });
-    request.setAuthority(authority);
-    request.setPathWithQuery(rest.startsWith("/") ? rest : `/${rest}`);
-  } catch {
-    throw wrong(url);
-  }
+  const nanoseconds = timeoutMs === undefined ? undefined : BigInt(Math.round(timeoutMs * 1e6));
+  const request = requestOf(method, url, headers);
   let options;
-  if (timeoutMs !== undefined) {
+  if (nanoseconds !== undefined) {
     options = new RequestOptions();
-    options.setFirstByteTimeout(BigInt(Math.round(timeoutMs * 1e6)));
+    options.setFirstByteTimeout(nanoseconds);
   }
   const outgoing = request.body();
-  const future = attempt(() => handle(request, options));
+  let future;
+  try {
+    // It takes the request and the options, also where it refuses.
+    future = handle(request, options);
+  } catch (error) {
+    giveBack(outgoing);
+    throw failureOf(error.payload ?? error);
+  }
   // Who refuses it stops reading, and says why in the answer.
   const unwritten = write(outgoing, body);
   const ready = future.subscribe();
@@ -63,12 +52,28 @@ export function send({ method, url, headers, body, timeoutMs }) {
   }
 }
 
-function attempt(call) {
+function requestOf(method, url, headers) {
+  const { scheme, authority, path } = target(url);
+  let fields;
   try {
-    return call();
+    fields = Fields.fromList(headers);
   } catch (error) {
-    throw failureOf(error.payload ?? error);
+    throw wrong(`a header cannot be sent: ${error.payload?.tag ?? error.message}`);
   }
+  const request = new OutgoingRequest(fields);
+  const verb = method.toLowerCase();
+  let refusal = wrong("the method is no word that can be sent");
+  try {
+    request.setMethod(METHODS.includes(verb) ? { tag: verb } : { tag: "other", val: method });
+    refusal = wrongUrl(url);
+    request.setScheme({ tag: scheme });
+    request.setAuthority(authority);
+    request.setPathWithQuery(path);
+  } catch {
+    giveBack(request);
+    throw refusal;
+  }
+  return request;
 }
 
 /** Why not all of it was taken, if so. */
@@ -143,16 +148,4 @@ function failureOf(error) {
     case "connection-timeout": return Failure.retry("http-timeout", "there was no answer in time");
     default: return failed(error.tag ?? String(error));
   }
-}
-
-/** The host's own words begin with what they are. */
-function said(message) {
-  for (const [word, make] of [
-    ["denied: ", (rest) => Failure.fatal("http-denied", rest)],
-    ["timeout: ", (rest) => Failure.retry("http-timeout", rest)],
-  ]) {
-    const at = message.indexOf(word);
-    if (at >= 0) return make(message.slice(at + word.length));
-  }
-  return failed(message);
 }

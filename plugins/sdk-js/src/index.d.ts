@@ -181,7 +181,8 @@ export const metrics: {
 export const http: {
   /**
    * Sends a request and waits for the whole answer, whatever its status; redirects are not followed. Throws a Failure where
-   * there is none: code `http-denied` (fatal), `http-timeout` or `http-failed` (retry).
+   * there is none: code `http-denied` (fatal), `http-timeout` or `http-failed` (retry), `http-request` (poison: no request
+   * can be made of the URL, the method or the headers).
    */
   request(url: string, options?: {
     /** `GET` if left out. */

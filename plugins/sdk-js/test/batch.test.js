@@ -122,3 +122,15 @@ test("options that are not known or do not fit are refused", () => {
   assert.throws(() => document({}, { di: "x" }), /a document has no `di`/);
   assert.throws(() => document({}, { id: 7 }), /is a string, not number/);
 });
+
+test("a failure in half a character is still that failure", () => {
+  const plugin = transform({ columns: ["id"], transform() {
+    throw Failure.retry("bu\udcff", "a text \udcff, a pair \ud83d\ude00");
+  } });
+  const reply = run(plugin, JSON.stringify({
+    v: 1, relation: { columns: ["id"], types: ["integer"] }, origin: "stream",
+    changes: [["insert", "1", [1], null, "0/1", 0, 0, null]],
+  }));
+  const failed = { class: "retry", code: "bu\ufffd", message: "a text \ufffd, a pair \u{1f600}" };
+  assert.equal(reply, JSON.stringify([{ failed }]));
+});

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { beforeEach, test } from "node:test";
 
 import { Failure, http, metrics, query, queryMany, state, transform } from "../src/index.js";
+import { said, target } from "../src/outbound.js";
 import { metric, reset, setHttp, setQuery, stored, table } from "../src/testing.js";
 
 beforeEach(reset);
@@ -86,4 +87,30 @@ test("requests are answered by a test", () => {
   fails(() => http.request("http://x"), "retry", "http-timeout");
   assert.throws(() => http.request("http://x", { metod: "PUT" }), /a request has no `metod`/);
   assert.throws(() => http.request("http://x", { body: {} }), /JSON.stringify/);
+});
+
+test("a request that cannot be made is poison, and told without its secrets", () => {
+  setHttp(() => assert.fail("it was sent"));
+  for (const [url, shown] of [
+    ["no url", "to a URL without scheme"], ["ftp://me:marker@host:21/marker?marker", "to ftp://host:21:"],
+    ["https:///marker", "to https://:"], ["", "to a URL"],
+  ]) {
+    assert.throws(() => http.request(url), (error) => error instanceof Failure && error.class === "poison"
+      && error.code === "http-request" && error.message.includes(shown) && !error.message.includes("marker"), url);
+  }
+  assert.deepEqual(target("HTTP://x:1?a=b#c"), { scheme: "HTTP", authority: "x:1", path: "/?a=b" });
+  assert.deepEqual(target("https://x"), { scheme: "HTTPS", authority: "x", path: "/" });
+});
+
+test("the host's words begin with what they are", () => {
+  for (const [message, ...expected] of [
+    ["denied: x: `y`", "fatal", "http-denied", "x: `y`"],
+    ["timeout: late", "retry", "http-timeout", "late"],
+    ["no connection: denied: by a server", "retry", "http-failed", "no connection: denied: by a server"],
+    ['ErrorCode::InternalError(Some("denied: set \\"a\\""))', "fatal", "http-denied", 'set "a"'],
+    ["ErrorCode::ConnectionTerminated", "retry", "http-failed", "ErrorCode::ConnectionTerminated"],
+  ]) {
+    const { class: failureClass, code, message: rest } = said(message);
+    assert.deepEqual([failureClass, code, rest], expected);
+  }
 });

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from .failure import Failure, failure_of
+from .failure import Failure, failure_of, sendable
 from .jsontext import raw_part, stringify
 from .plugin import ABSENT, SKIP, Change, Document, Plugin
 
@@ -113,7 +113,8 @@ def _answers(plugin: Plugin[Any], batch: bytes) -> list[str]:
 
 
 def _failed(failure: Failure) -> str:
-    said = {"class": failure.failure_class, "code": failure.code, "message": failure.message}
+    code, message = sendable(failure.code), sendable(failure.message)
+    said = {"class": failure.failure_class, "code": code, "message": message}
     return json.dumps({"failed": said})
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from . import host
 from .batch import run
-from .failure import Failure
+from .failure import Failure, sendable
 from .plugin import describe
 from .sinks import Instance, SinkPlugin
 
@@ -38,7 +38,7 @@ class _Host:
         from wit_world.imports import config, log  # type: ignore[import-not-found]
 
         levels = {level.name.lower(): level for level in log.Level}
-        self.log = lambda level, message: log.log(levels[level], message)
+        self.log = lambda level, message: log.log(levels[level], sendable(message))
         self.get = config.get
         if "query" in uses:
             from wit_world.imports import query  # type: ignore[import-not-found]
@@ -108,7 +108,8 @@ def component(
             return call(*arguments)
         except Failure as failure:
             classified = classes[failure.failure_class]
-            raise Err(plugin_types.Failure(classified, failure.code, failure.message)) from None
+            code, message = sendable(failure.code), sendable(failure.message)
+            raise Err(plugin_types.Failure(classified, code, message)) from None
 
     class Describe(exports.Describe):  # type: ignore[misc]
         def describe(self) -> str:

@@ -48,3 +48,8 @@ def failure_of(raised: Exception, who: str = "the transform") -> Failure:
     if isinstance(raised, Failure):
         return raised
     return Failure.poison("exception", f"{who} raised {type(raised).__name__}: {raised}")
+
+
+def sendable(text: str) -> str:
+    """A text as it may leave the guest: a half of a character, which UTF-8 does not have, is replaced."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

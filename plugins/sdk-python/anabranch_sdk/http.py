@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import host
+from .outbound import target
 
 
 @dataclass(slots=True)
@@ -49,10 +50,12 @@ def request(
     headers: the host adds those that the config has for the URL's origin.
     timeout: seconds to wait for the answer to begin; never longer than the config lets a request take.
 
-    Raises a Failure where there is no answer: code `http-denied` (fatal), `http-timeout` or `http-failed` (retry).
+    Raises a Failure where there is no answer: code `http-denied` (fatal), `http-timeout` or `http-failed` (retry), or
+    `http-request` (poison: no request can be made of the URL, the method or the headers).
     """
     if not isinstance(body, str | bytes):
         raise TypeError("the body of a request is a str or bytes: `json.dumps` makes one of a dict")
+    target(url)
     content = body.encode() if isinstance(body, str) else body
     named = [(name, str(value).encode()) for name, value in (headers or {}).items()]
     received = host.current.send(host.Sent(method, url, named, content, timeout))

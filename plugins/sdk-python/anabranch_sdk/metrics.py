@@ -9,14 +9,14 @@ from __future__ import annotations
 from . import host
 
 
-def count(name: str, by: int = 1, **labels: object) -> None:
+def count(name: str, by: int = 1, /, **labels: object) -> None:
     """Adds to a counter, which is shown as `anabranch_guest_<name>_total`."""
     if not isinstance(by, int) or by < 0:
         raise TypeError(f"a counter grows by whole numbers, not by {by!r}")
     host.current.count(name, _pairs(labels), by)
 
 
-def gauge(name: str, value: float, **labels: object) -> None:
+def gauge(name: str, value: float, /, **labels: object) -> None:
     """Sets a gauge, which is shown as `anabranch_guest_<name>`."""
     host.current.gauge(name, _pairs(labels), float(value))
 

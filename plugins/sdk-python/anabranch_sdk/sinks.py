@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from .failure import Failure, failure_of
+from .failure import Failure, failure_of, sendable
 from .msgpack import decode, encode
 
 #: What became of one document: None where it was accepted, which means that it is durable, else why not.
@@ -110,7 +110,7 @@ def _settings(kind: type | None, config: str) -> Any:
     given = json.loads(config)
     if kind is None:
         return given
-    fields = {field.name: field for field in dataclasses.fields(kind)}
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     hints = typing.get_type_hints(kind)
 
     def wrong(problem: str) -> Failure:
@@ -126,7 +126,14 @@ def _settings(kind: type | None, config: str) -> Any:
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in given:
             raise wrong(f"missing field `{name}`")
-    return kind(**given)
+    try:
+        return kind(**given)
+    except Failure:
+        raise
+    except Exception as raised:  # noqa: BLE001 (whatever it is)
+        # Its text may have a value.
+        names = ", ".join(f"`{name}`" for name in given) or "no fields"
+        raise wrong(f"`{kind.__name__}` of {names} raised {type(raised).__name__}; a Failure would say why") from None
 
 
 def _fits(value: object, hint: Any) -> bool:
@@ -171,6 +178,8 @@ def _document(elements: list[Any], destinations: list[str]) -> SinkDocument:
         raise Failure.fatal("operation", f"operation `{operation}` is not known")
     if (body is None) != (operation == "delete"):
         raise _malformed("an upsert has a body, a delete has none")
+    if destination < 0:
+        raise _malformed("a document names a destination that is not there")
     text = None if body is None else body.decode()
     return SinkDocument(destinations[destination], id, text, _position(lsn), commit_time_us)
 
@@ -186,7 +195,7 @@ def _written(results: object, count: int) -> bytes:
             elements.append([0])
         elif isinstance(result, Failure):
             after = [] if result.after is None else [max(0, round(result.after * 1000))]
-            elements.append([1, result.failure_class, result.code, result.message, *after])
+            elements.append([1, result.failure_class, sendable(result.code), sendable(result.message), *after])
         else:
             raise Failure.fatal("results", "a result is None (accepted) or a Failure")
     return encode(elements)
@@ -200,9 +209,8 @@ class Instance:
         self._sink: Any = None
 
     def open(self, config: str) -> None:
-        settings = _settings(self._plugin.settings, config)
         try:
-            self._sink = self._plugin.make(settings)
+            self._sink = self._plugin.make(_settings(self._plugin.settings, config))
         except Failure:
             raise
         except Exception as raised:  # noqa: BLE001 (whatever it is)

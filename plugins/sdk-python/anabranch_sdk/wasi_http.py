@@ -5,7 +5,6 @@ What is taken from the host is given back before what it came from: the host cou
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 # Only where a component is made are these there.
@@ -14,11 +13,11 @@ from wit_world.imports import outgoing_handler, streams, wasi_http  # type: igno
 
 from .failure import Failure
 from .host import Received, Sent
+from .outbound import failed, said, target, wrong, wrong_url
 
 #: Bytes that one write may have, and one reading.
 _WRITTEN = 4096
 _READ = 1 << 16
-_URL = re.compile(r"(https?)://([^/?#]+)([^#]*)", re.IGNORECASE)
 _METHODS = {
     "GET": wasi_http.Method_Get,
     "HEAD": wasi_http.Method_Head,
@@ -34,16 +33,19 @@ _METHODS = {
 
 def send(sent: Sent) -> Received:
     """Sends it, and waits for the whole answer."""
+    nanoseconds = None if sent.timeout is None else int(sent.timeout * 1e9)
     outgoing = _request(sent)
     options = None
-    if sent.timeout is not None:
+    if nanoseconds is not None:
         options = wasi_http.RequestOptions()
-        options.set_first_byte_timeout(int(sent.timeout * 1e9))
+        options.set_first_byte_timeout(nanoseconds)
     body = outgoing.body()
     try:
+        # It takes the request and the options, also where it refuses.
         future = outgoing_handler.handle(outgoing, options)
     except Err as error:
-        raise _failure(error.value) from None
+        with body:
+            raise _failure(error.value) from None
     with future:
         # Who refuses it stops reading, and says why in the answer.
         unwritten = _write(body, sent.body)
@@ -51,7 +53,7 @@ def send(sent: Sent) -> Received:
             ready.block()
         got = future.get()
     if not isinstance(got, Ok):
-        raise _failed("there is no answer")
+        raise failed("there is no answer")
     if not isinstance(got.value, Ok):
         raise _failure(got.value.value)
     with got.value.value as incoming:
@@ -61,25 +63,25 @@ def send(sent: Sent) -> Received:
 
 
 def _request(sent: Sent) -> Any:
-    parts = _URL.fullmatch(sent.url)
-    wrong = Failure.fatal("http-failed", f"`{sent.url}` is no URL that a request can go to")
-    if parts is None:
-        raise wrong
-    scheme, authority, rest = parts.groups()
+    secure, authority, path = target(sent.url)
     try:
         fields = wasi_http.Fields.from_list(sent.headers)
     except Err as error:
-        raise Failure.fatal("http-failed", f"a header cannot be sent: {_word(error.value)}") from None
+        raise wrong(f"a header cannot be sent: {_word(error.value)}") from None
     outgoing = wasi_http.OutgoingRequest(fields)
     known = _METHODS.get(sent.method.upper())
     try:
         outgoing.set_method(known() if known else wasi_http.Method_Other(sent.method))
-        secure = scheme.lower() == "https"
+    except Err:
+        with outgoing:
+            raise wrong("the method is no word that can be sent") from None
+    try:
         outgoing.set_scheme(wasi_http.Scheme_Https() if secure else wasi_http.Scheme_Http())
         outgoing.set_authority(authority)
-        outgoing.set_path_with_query(rest if rest.startswith("/") else f"/{rest}")
+        outgoing.set_path_with_query(path)
     except Err:
-        raise wrong from None
+        with outgoing:
+            raise wrong_url(sent.url) from None
     return outgoing
 
 
@@ -113,40 +115,24 @@ def _read(incoming: Any) -> Received:
     return Received(incoming.status(), headers, bytes(content))
 
 
-def _failed(message: str) -> Failure:
-    return Failure.retry("http-failed", message)
-
-
 def _word(value: object) -> str:
     return type(value).__name__.rpartition("_")[2]
 
 
 def _broken(error: Any) -> Failure:
     if isinstance(error, streams.StreamError_Closed):
-        return _failed("the connection was closed")
+        return failed("the connection was closed")
     if not isinstance(error, streams.StreamError_LastOperationFailed):
         return _failure(error)
     with error.value as reason:
-        return _said(reason.to_debug_string())
+        return said(reason.to_debug_string())
 
 
 def _failure(error: Any) -> Failure:
     if isinstance(error, wasi_http.ErrorCode_InternalError):
-        return _said(error.value or "the request failed")
+        return said(error.value or "the request failed")
     if isinstance(error, wasi_http.ErrorCode_HttpRequestDenied):
         return Failure.fatal("http-denied", "the host denies requests")
     if isinstance(error, wasi_http.ErrorCode_HttpResponseTimeout | wasi_http.ErrorCode_ConnectionTimeout):
         return Failure.retry("http-timeout", "there was no answer in time")
-    return _failed(_word(error))
-
-
-def _said(message: str) -> Failure:
-    """The host's own words begin with what they are."""
-    for word, make, code in (
-        ("denied: ", Failure.fatal, "http-denied"),
-        ("timeout: ", Failure.retry, "http-timeout"),
-    ):
-        _, found, rest = message.partition(word)
-        if found:
-            return make(code, rest)
-    return _failed(message)
+    return failed(_word(error))

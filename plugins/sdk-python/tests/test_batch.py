@@ -67,6 +67,16 @@ class Batches(unittest.TestCase):
         )
         self.assertEqual(outcomes[1].failure.message, "the transform raised KeyError: 'missing'")
 
+    def test_a_failure_in_half_a_character_is_still_that_failure(self):
+        @transform(columns=["id"])
+        def plugin(change):
+            raise Failure.retry("bu\udcff", "a file \udcff")
+
+        request = {"v": 1, "relation": {"columns": ["id"]}, "origin": "stream"}
+        request["changes"] = [["insert", "1", [1], None, "0/1", 0, 0, None]]
+        (outcome,) = json.loads(run(plugin, json.dumps(request).encode()))
+        self.assertEqual(outcome["failed"], {"class": "retry", "code": "bu\ufffd", "message": "a file \ufffd"})
+
     def test_null_the_empty_string_and_absent_are_three_things(self):
         plugin = transform(columns=["a", "b", "c"])(lambda change: change.row)
         (outcome,) = Table(plugin).insert("1", {"a": None, "b": ""}).run()

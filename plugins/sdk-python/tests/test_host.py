@@ -5,7 +5,7 @@ import sys
 import unittest
 from decimal import Decimal
 
-from anabranch_sdk import Failure, http, metrics, state, transform
+from anabranch_sdk import Failure, http, metrics, outbound, state, transform
 from anabranch_sdk.query import query, query_many
 from anabranch_sdk.testing import Table, metric, reset, set_http, set_query, stored
 
@@ -63,6 +63,9 @@ class Host(unittest.TestCase):
         metrics.gauge("age", 1.5)
         metrics.gauge("age", 2)
         self.assertEqual((metric('rows{kind="x"}'), metric("age"), metric("none")), (3, 2, None))
+        metrics.count("rows", name="a", by="b", value="c")
+        metrics.gauge("age", 3, name="a", value="c")
+        self.assertEqual((metric('rows{name="a",by="b",value="c"}'), metric('age{name="a",value="c"}')), (1, 3))
         with self.assertRaisesRegex(TypeError, "whole numbers"):
             metrics.count("rows", 0.5)
 
@@ -85,6 +88,33 @@ class Host(unittest.TestCase):
         self.assertFails("retry", "http-timeout", http.request, "GET", "http://x")
         with self.assertRaisesRegex(TypeError, "json.dumps"):
             http.request("GET", "http://x", body={})
+
+    def test_a_request_that_cannot_be_made_is_poison_and_told_without_its_secrets(self):
+        set_http(lambda request: self.fail("it was sent"))
+        for url, shown in [
+            ("no url", "to a URL without scheme"),
+            ("ftp://me:marker@host:21/marker?marker", "to ftp://host:21:"),
+            ("https:///marker", "to https://:"),
+            ("", "to a URL"),
+        ]:
+            with self.subTest(url=url), self.assertRaisesRegex(Failure, shown) as raised:
+                http.request("GET", url)
+            failure = raised.exception
+            self.assertEqual((failure.failure_class, failure.code), ("poison", "http-request"))
+            self.assertNotIn("marker", failure.message)
+        self.assertEqual(outbound.target("HTTP://x:1?a=b#c"), (False, "x:1", "/?a=b"))
+        self.assertEqual(outbound.target("https://x"), (True, "x", "/"))
+
+    def test_the_hosts_words_begin_with_what_they_are(self):
+        for message, expected in [
+            ("denied: x: `y`", ("fatal", "http-denied", "x: `y`")),
+            ("timeout: late", ("retry", "http-timeout", "late")),
+            ("no connection: denied: by a server", ("retry", "http-failed", "no connection: denied: by a server")),
+            ('ErrorCode::InternalError(Some("denied: set \\"a\\""))', ("fatal", "http-denied", 'set "a"')),
+            ("ErrorCode::ConnectionTerminated", ("retry", "http-failed", "ErrorCode::ConnectionTerminated")),
+        ]:
+            failure = outbound.said(message)
+            self.assertEqual((failure.failure_class, failure.code, failure.message), expected)
 
     def test_nothing_is_asked_for_by_the_way(self):
         """Which modules are loaded is what a plugin asks for: none of these by the SDK itself."""

@@ -65,6 +65,12 @@ def document(id, body=None, destination="d"):
     return SinkDocument(destination, id, body)
 
 
+def _batch(destination):
+    documents = [["upsert", "1", destination, b"{}", 0, 0]]
+    head = {"v": 1, "entity": "public.products", "origin": "stream", "generation": 1, "destinations": ["d"]}
+    return encode(head | {"documents": documents})
+
+
 class Sinks(unittest.TestCase):
     def fails(self, call, *arguments):
         with self.assertRaises(Failure) as raised:
@@ -127,6 +133,39 @@ class Sinks(unittest.TestCase):
         self.assertEqual(said({"room": 0}), "there is none")
         self.assertEqual(self.fails(OpenSink, plugin, {"room": -1}).failure_class, "fatal")
         OpenSink(sink(Silent), {"anything": 1})
+
+    def test_c096_settings_that_cannot_be_made_are_told_without_their_values(self):
+        @dataclasses.dataclass
+        class Picky:
+            url: str
+            made: str = dataclasses.field(init=False)
+
+            def __post_init__(self):
+                if self.url == "told":
+                    raise Failure.fatal("url", "it cannot be that")
+                raise ValueError(f"{self.url} is no URL")
+
+        picky = sink(Silent, settings=Picky)
+        failure = self.fails(OpenSink, picky, {"url": "marker"})
+        self.assertEqual((failure.failure_class, failure.code), ("fatal", "settings"))
+        self.assertRegex(failure.message, "`Picky` of `url` raised ValueError")
+        self.assertNotIn("marker", failure.message)
+        self.assertRegex(self.fails(OpenSink, picky, {"url": "x", "made": "y"}).message, "unknown field `made`")
+        self.assertEqual(self.fails(OpenSink, picky, {"url": "told"}).code, "url")
+
+    def test_a_failure_in_half_a_character_is_still_that_failure(self):
+        halves = Failure.retry("bu\udcff", "a file \udcff, a pair \ud83d\ude00")
+        instance = Instance(sink(type("Halves", (Silent,), {"answer": lambda self, batch: [halves]})))
+        instance.open("{}")
+        data = _batch(0)
+        self.assertEqual(decode(instance.deliver(data)), [[1, "retry", "bu\ufffd", "a file \ufffd, a pair \U0001f600"]])
+
+    def test_a_destination_that_is_not_there_is_refused(self):
+        instance = Instance(sink(Silent))
+        instance.open("{}")
+        instance.deliver(_batch(0))
+        for index in (-1, 1):
+            self.assertEqual(self.fails(instance.deliver, _batch(index)).code, "batch")
 
     def test_describe_says_what_a_sink_is(self):
         expected = {"name": "test", "version": "0.0.0", "kind": "sink", "encoding": "msgpack"}

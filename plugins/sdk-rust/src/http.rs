@@ -54,24 +54,28 @@ pub enum Error {
     Timeout(String),
     /// There was no connection, or it broke.
     Failed(String),
+    /// No request can be made of the URL, the method or the headers.
+    Request(String),
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Denied(message) | Self::Timeout(message) | Self::Failed(message)) = self;
+        let (Self::Denied(message) | Self::Timeout(message) | Self::Failed(message) | Self::Request(message)) =
+            self;
         f.write_str(message)
     }
 }
 
 impl std::error::Error for Error {}
 
-/// What is denied is fatal; the rest may work later.
+/// What is denied is fatal, what can be no request is poison; the rest may work later.
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let (class, code) = match &error {
             Error::Denied(_) => (FailureClass::Fatal, "http-denied"),
             Error::Timeout(_) => (FailureClass::Retry, "http-timeout"),
             Error::Failed(_) => (FailureClass::Retry, "http-failed"),
+            Error::Request(_) => (FailureClass::Poison, "http-request"),
         };
         Self { class, code: code.to_owned(), message: error.to_string(), retry_after: None }
     }
@@ -123,7 +127,65 @@ impl Request {
         #[cfg(target_family = "wasm")]
         return wasm::send(self);
         #[cfg(not(target_family = "wasm"))]
-        return crate::testing::answer(&self);
+        return target(&self.url).and_then(|_| crate::testing::answer(&self));
+    }
+}
+
+/// Where a request goes.
+#[derive(Debug, PartialEq, Eq)]
+#[cfg_attr(not(target_family = "wasm"), allow(dead_code))] // only in a component is a request sent
+struct Target<'a> {
+    secure: bool,
+    authority: &'a str,
+    /// With the query.
+    path: String,
+}
+
+fn target(url: &str) -> Result<Target<'_>, Error> {
+    let (scheme, rest) = url.split_once("://").ok_or_else(|| wrong_url(url))?;
+    let secure = scheme.eq_ignore_ascii_case("https");
+    let rest = rest.split('#').next().unwrap_or_default();
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    if authority.is_empty() || !(secure || scheme.eq_ignore_ascii_case("http")) {
+        return Err(wrong_url(url));
+    }
+    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    Ok(Target { secure, authority, path })
+}
+
+/// No request can go there. Its user, path and query may be secrets.
+fn wrong_url(url: &str) -> Error {
+    let is_scheme = |text: &str| {
+        let mut letters = text.bytes();
+        letters.next().is_some_and(|first| first.is_ascii_alphabetic())
+            && letters.all(|letter| letter.is_ascii_alphanumeric() || b"+.-".contains(&letter))
+    };
+    let place = match url.split_once("://").filter(|(scheme, _)| is_scheme(scheme)) {
+        Some((scheme, rest)) => {
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            let host = authority.rsplit('@').next().unwrap_or_default();
+            format!("{scheme}://{host}")
+        }
+        None => "a URL without scheme and host".to_owned(),
+    };
+    Error::Request(format!("no request can go to {place}: a URL is `https://host:port/path?query`"))
+}
+
+/// The host's own words begin with what they are, also where it shows them as the error of a stream.
+#[cfg_attr(not(target_family = "wasm"), allow(dead_code))] // only a component hears them
+fn said(message: &str) -> Error {
+    let inner = message.strip_prefix("ErrorCode::").unwrap_or(message);
+    let wrapped = inner.strip_prefix("InternalError(Some(\"").and_then(|rest| rest.rsplit_once("\"))"));
+    let words = match wrapped {
+        Some((words, _)) => words.replace("\\\"", "\"").replace("\\\\", "\\"),
+        None => message.to_owned(),
+    };
+    if let Some(rest) = words.strip_prefix("denied: ") {
+        Error::Denied(rest.to_owned())
+    } else if let Some(rest) = words.strip_prefix("timeout: ") {
+        Error::Timeout(rest.to_owned())
+    } else {
+        Error::Failed(words)
     }
 }
 
@@ -138,7 +200,7 @@ impl Response {
 
 #[cfg(target_family = "wasm")]
 mod wasm {
-    use super::{Error, Request, Response};
+    use super::{Error, Request, Response, Target, said, target, wrong_url};
     use crate::bindings::outbound::wasi::{
         http::{
             outgoing_handler,
@@ -154,28 +216,21 @@ mod wasm {
     const CHUNK: usize = 4096;
 
     pub(super) fn send(request: Request) -> Result<Response, Error> {
-        let (scheme, rest) = request.url.split_once("://").ok_or_else(|| wrong(&request.url))?;
-        let scheme = match scheme {
-            "https" => Scheme::Https,
-            "http" => Scheme::Http,
-            _ => return Err(wrong(&request.url)),
-        };
-        let (authority, path) = match rest.find(['/', '?']) {
-            Some(at) if rest[at..].starts_with('/') => (&rest[..at], rest[at..].to_owned()),
-            Some(at) => (&rest[..at], format!("/{}", &rest[at..])),
-            None => (rest, "/".to_owned()),
-        };
+        let Target { secure, authority, path } = target(&request.url)?;
         let entries: Vec<_> =
             request.headers.into_iter().map(|(name, value)| (name, value.into_bytes())).collect();
         let headers = Fields::from_list(&entries)
-            .map_err(|error| Error::Failed(format!("a header cannot be sent: {error}")))?;
+            .map_err(|error| Error::Request(format!("a header cannot be sent: {error}")))?;
         let outgoing = OutgoingRequest::new(headers);
-        let fits = outgoing.set_method(&method(&request.method)).is_ok()
-            && outgoing.set_scheme(Some(&scheme)).is_ok()
+        if outgoing.set_method(&method(&request.method)).is_err() {
+            return Err(Error::Request("the method is no word that can be sent".to_owned()));
+        }
+        let scheme = if secure { Scheme::Https } else { Scheme::Http };
+        let fits = outgoing.set_scheme(Some(&scheme)).is_ok()
             && outgoing.set_authority(Some(authority)).is_ok()
             && outgoing.set_path_with_query(Some(&path)).is_ok();
         if !fits {
-            return Err(wrong(&request.url));
+            return Err(wrong_url(&request.url));
         }
         let options = request.timeout.and_then(|timeout| {
             let options = RequestOptions::new();
@@ -234,20 +289,16 @@ mod wasm {
         }
     }
 
-    fn wrong(url: &str) -> Error {
-        Error::Failed(format!("`{url}` is no URL that a request can go to"))
-    }
-
     fn broken(error: StreamError) -> Error {
         match error {
             StreamError::Closed => Error::Failed("the connection was closed".to_owned()),
-            StreamError::LastOperationFailed(error) => said(error.to_debug_string()),
+            StreamError::LastOperationFailed(error) => said(&error.to_debug_string()),
         }
     }
 
     fn failed(code: ErrorCode) -> Error {
         match code {
-            ErrorCode::InternalError(Some(message)) => said(message),
+            ErrorCode::InternalError(Some(message)) => said(&message),
             ErrorCode::HttpRequestDenied => Error::Denied("the host denies requests".to_owned()),
             ErrorCode::HttpResponseTimeout | ErrorCode::ConnectionTimeout => {
                 Error::Timeout("there was no answer in time".to_owned())
@@ -255,15 +306,45 @@ mod wasm {
             other => Error::Failed(format!("{other:?}")),
         }
     }
+}
 
-    /// The host's own words begin with what they are.
-    fn said(message: String) -> Error {
-        if let Some(at) = message.find("denied: ") {
-            Error::Denied(message[at + "denied: ".len()..].to_owned())
-        } else if let Some(at) = message.find("timeout: ") {
-            Error::Timeout(message[at + "timeout: ".len()..].to_owned())
-        } else {
-            Error::Failed(message)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::set_http;
+
+    #[test]
+    fn a_request_that_cannot_be_made_is_poison_and_told_without_its_secrets() {
+        set_http(|request| panic!("{} was sent", request.url));
+        for (url, shown) in [
+            ("no url", "to a URL without scheme"),
+            ("ftp://me:marker@host:21/marker?marker", "to ftp://host:21:"),
+            ("https:///marker", "to https://:"),
+            ("", "to a URL"),
+        ] {
+            let failure = Failure::from(Request::get(url).send().unwrap_err());
+            assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Poison, "http-request"));
+            assert!(failure.message.contains(shown) && !failure.message.contains("marker"), "{failure}");
+        }
+        let found = target("HTTP://x:1?a=b#c").unwrap();
+        assert_eq!(found, Target { secure: false, authority: "x:1", path: "/?a=b".to_owned() });
+        let found = target("https://x").unwrap();
+        assert_eq!(found, Target { secure: true, authority: "x", path: "/".to_owned() });
+    }
+
+    #[test]
+    fn the_hosts_words_begin_with_what_they_are() {
+        for (message, expected) in [
+            ("denied: x: `y`", Error::Denied("x: `y`".to_owned())),
+            ("timeout: late", Error::Timeout("late".to_owned())),
+            ("no connection: denied: by", Error::Failed("no connection: denied: by".to_owned())),
+            (
+                r#"ErrorCode::InternalError(Some("denied: set \"a\""))"#,
+                Error::Denied(r#"set "a""#.to_owned()),
+            ),
+            ("ErrorCode::Reset", Error::Failed("ErrorCode::Reset".to_owned())),
+        ] {
+            assert_eq!(said(message), expected);
         }
     }
 }

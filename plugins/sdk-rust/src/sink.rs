@@ -460,8 +460,8 @@ mod tests {
 
     #[test]
     fn the_golden_batch_is_read() {
-        let bytes = golden();
-        let batch = Batch::read(&bytes).unwrap();
+        let whole = golden();
+        let batch = Batch::read(&whole).unwrap();
         assert_eq!((batch.entity, batch.origin, batch.generation), ("public.products", Origin::Stream, 3));
         assert_eq!(batch.place, None);
         let placed = bytes(include_str!("../../../tests/golden/payload/deliver-place.msgpack.hex"));
@@ -480,8 +480,8 @@ mod tests {
                 ("all", "é", Some("null"), 0),
             ]
         );
-        for cut in 0..bytes.len() {
-            assert!(Batch::read(&bytes[..cut]).is_err(), "cut at {cut}");
+        for cut in 0..whole.len() {
+            assert!(Batch::read(&whole[..cut]).is_err(), "cut at {cut}");
         }
     }
 

@@ -158,3 +158,5 @@ async function build(task) {
 }
 
 await build(JSON.parse(process.argv.at(-1)));
+// The module that was looked at may hold the event loop: nothing of it is waited for, once all is written.
+process.stdout.write("", () => process.stderr.write("", () => process.exit()));

@@ -114,12 +114,14 @@ pub(super) fn build(options: &BuildOptions, manifest: &Path) -> Result<Made, Bui
         work: work.path(),
         output: output.clone(),
     };
-    let failed = || BuildError::Failed { tool: "componentize-js", project: options.project.clone() };
-    let Some(Answer::Prepared(prepared)) = run_node(options, project, &task)? else { return Err(failed()) };
+    let failed = |tool| BuildError::Failed { tool, project: options.project.clone() };
+    let Some(Answer::Prepared(prepared)) = run_node(options, project, &task)? else {
+        return Err(failed("esbuild"));
+    };
     let world = world(options, prepared)?;
     world.write(&interface).map_err(BuildError::io(&interface))?;
     let Some(Answer::Built) = run_node(options, project, &Task { step: Step::Componentize, ..task })? else {
-        return Err(failed());
+        return Err(failed("componentize-js"));
     };
     let component = fs::read(&output).map_err(BuildError::io(&output))?;
     let component = wit::renamed(component)
