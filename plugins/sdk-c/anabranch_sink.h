@@ -45,7 +45,8 @@ void ab_accept(ab_delivery *delivery, size_t document);
 /* All those that have no result yet are. */
 void ab_accept_rest(ab_delivery *delivery);
 /* Why a document is not accepted. Poison concerns it alone; retry and fatal send the whole batch again. The last result of a
-   document counts; one that has none when `deliver` returns is a fault of the sink, and nothing is accepted. */
+   document counts; one that has none when `deliver` returns, and a result of one that is not there, are faults of the sink: nothing
+   is accepted. */
 void ab_refuse(ab_delivery *delivery, size_t document, ab_class failure_class, const char *code, const char *message);
 void ab_refusef(ab_delivery *delivery, size_t document, ab_class failure_class, const char *code, const char *format, ...)
 	AB_PRINTF(5, 6);

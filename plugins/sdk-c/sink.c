@@ -32,11 +32,19 @@ bool ab_failedf(ab_failure *failure, ab_class failure_class, const char *code, c
 	return false;
 }
 
-/* A document that is not there has no result to be set. */
+/* A document that is not there has no result to be set: the batch fails. */
+static bool is_stray;
+static size_t stray;
+
 static struct ab_result *result_of(ab_delivery *delivery, size_t document)
 {
 	static struct ab_result nowhere;
-	return document < delivery->count ? &delivery->results[document] : &nowhere;
+	if (document < delivery->count)
+		return &delivery->results[document];
+	if (!is_stray)
+		stray = document;
+	is_stray = true;
+	return &nowhere;
 }
 
 void ab_accept(ab_delivery *delivery, size_t document)
@@ -255,6 +263,9 @@ static bool write_results(const ab_delivery *delivery, ab_failure *failure)
 {
 	static const char *const classes[] = {"retry", "poison", "fatal"};
 	ab_buffer *out = &reply_buffer;
+	if (is_stray)
+		return ab_failedf(failure, AB_FATAL, "results", "the sink gave a result for document %zu of %zu", stray,
+				  delivery->count);
 	ab_write_array(out, (uint32_t)delivery->count);
 	for (size_t at = 0; at < delivery->count; at++) {
 		const struct ab_result *result = &delivery->results[at];
@@ -282,6 +293,7 @@ bool ab_run_deliver(const ab_plugin *plugin, const uint8_t *request, size_t size
 {
 	ab_alloc_reset();
 	ab_buffer_reset(&reply_buffer);
+	is_stray = false;
 	ab_reader reader = {request, request + size, false};
 	ab_delivery delivery = {0};
 	uint64_t version = 1;

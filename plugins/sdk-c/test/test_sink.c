@@ -41,6 +41,10 @@ static bool deliver(ab_delivery *delivery, ab_failure *failure)
 			return ab_failedf(failure, AB_RETRY, "cut", "%.4s %.1s", "Köln", "Köln" + 1);
 		else if (ab_str_is(document->id, "cut"))
 			ab_refusef(delivery, at, AB_POISON, "cut", "%.2s", "Köln");
+		else if (ab_str_is(document->id, "beyond"))
+			ab_accept(delivery, delivery->count);
+		else if (ab_str_is(document->id, "far beyond"))
+			ab_refuse_for(delivery, SIZE_MAX, 1, "busy", "later");
 		else if (ab_str_is(document->id, "silent"))
 			return false;
 		else if (ab_str_is(document->id, "rest"))
@@ -163,6 +167,20 @@ static void what_has_no_result_is_not_accepted(ab_test *t)
 	AB_EXPECT(t, failed_with(t, AB_FATAL, "results", "document 1 of 2 was neither accepted nor refused by the sink"));
 }
 
+static void what_is_not_there_has_no_result(ab_test *t)
+{
+	ab_test_upsert(t, "items", "beyond", "{}");
+	ab_test_upsert(t, "items", "rest", "{}");
+	AB_EXPECT(t, !ab_test_deliver(t));
+	AB_EXPECT(t, failed_with(t, AB_FATAL, "results", "the sink gave a result for document 2 of 2"));
+	ab_test_upsert(t, "items", "far beyond", "{}");
+	ab_test_upsert(t, "items", "rest", "{}");
+	AB_EXPECT(t, !ab_test_deliver(t));
+	ab_test_upsert(t, "items", "1", "{}");
+	AB_EXPECT(t, ab_test_deliver(t));
+	AB_EXPECT_ACCEPTED(t, 0);
+}
+
 static void a_batch_may_fail_whole(ab_test *t)
 {
 	ab_test_upsert(t, "items", "nothing", "{}");
@@ -232,5 +250,5 @@ static void describe_is_that_of_a_sink(ab_test *t)
 }
 
 AB_TESTS(settings_are_looked_at, names_within_settings_are_not_looked_at, what_is_declared_has_to_be_there, each_document_has_a_result,
-	 what_has_no_result_is_not_accepted, a_batch_may_fail_whole, failures_are_utf8, a_destination_is_emptied, damaged_requests_are_told,
+	 what_has_no_result_is_not_accepted, what_is_not_there_has_no_result, a_batch_may_fail_whole, failures_are_utf8, a_destination_is_emptied, damaged_requests_are_told,
 	 describe_is_that_of_a_sink)
