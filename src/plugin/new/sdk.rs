@@ -112,6 +112,7 @@ const C: &[(&str, &str)] = files!(
         "json.c",
         "memory.c",
         "msgpack.c",
+        "outbound.c",
         "query.c",
         "sink.c",
         "testing.c",
