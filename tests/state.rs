@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anabranch::{
     backfill::Report,
-    model::{EntityName, Lsn, Scope},
+    model::{EntityName, Lsn, Place, Scope},
     pipeline::LaneOrder,
     state::{
         Installation, Kept, NewEntry, QuarantineStage, RunStatus, StateError, Store, StoredMapping,
@@ -180,6 +180,25 @@ async fn a_part_is_done_without_a_trace_and_builds_nothing() {
     let done = one_run(&store, &client).await;
     assert_eq!((done.status, done.rows, done.report), (RunStatus::Complete, 9, report));
     assert_eq!(store.mappings(&client).await.unwrap()[0].built, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_built_beside_begins_elsewhere_where_changes_were_missed() {
+    let (_database, client, store) = fresh().await;
+    let beside = StoredMapping { building: Some(Place::new(2, 1)), ..mapping("beside", 2, 1) };
+    for one in [beside, mapping("built", 2, 2), mapping("in place", 2, 1)] {
+        store.save_mapping(&client, &one).await.unwrap();
+    }
+    let missed = store.miss_changes(&client, &[(products(), 1)], true).await.unwrap();
+    assert_eq!(missed.len(), 3);
+    let found = store.mappings(&client).await.unwrap();
+    let found: Vec<_> = found.iter().map(|one| (one.name.as_str(), one.generation, one.purge)).collect();
+    assert_eq!(found, [("beside", 3, true), ("built", 3, true), ("in place", 2, true)]);
+    // What was begun for the generation that is over does not do for a purge, and what is begun for this one does.
+    for (generation, purge) in [(2, true), (3, false)] {
+        store.save_building(&client, "beside", Some(&Place::new(generation, 2))).await.unwrap();
+        assert_eq!(store.mappings(&client).await.unwrap()[0].purge, purge, "{generation}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -87,14 +87,20 @@ impl Places {
         self.ability = ability;
     }
 
-    /// Whether it is known that nothing can be done with what is recorded: it is forgotten. Gives it.
-    pub fn forget(&mut self) -> Option<Place> {
+    /// Where nothing can be done any more with what was begun, all of it is forgotten, also what is in hand and may be
+    /// begun all the same. Gives it.
+    pub fn forget(&mut self) -> Vec<Place> {
         if self.ability != Ability::InPlace {
-            return None;
+            return Vec::new();
         }
-        (self.current, self.obsolete) = (None, Vec::new());
-        self.under_way.clear();
-        self.recorded.take()
+        let under_way =
+            std::mem::take(&mut self.under_way).into_iter().map(|(_, placing)| placing.place().clone());
+        let known = self.recorded.take().into_iter().chain(self.current.take());
+        let mut forgotten: Vec<Place> =
+            known.chain(std::mem::take(&mut self.obsolete)).chain(under_way).collect();
+        forgotten.sort_by(|one, other| one.as_str().cmp(other.as_str()));
+        forgotten.dedup();
+        forgotten
     }
 
     /// Where work that is handed out now goes, beside what readers see.
@@ -112,16 +118,24 @@ impl Places {
     }
 
     /// A backfill of the whole table begins, or goes on, before any of its rows is handed out. Gives what has to be
-    /// handed out before them. Where it `has_rows` already, they are where they are, and the rest follows them.
-    pub fn begin(&mut self, standing: Standing, has_rows: bool, token: u32) -> Option<Placing> {
+    /// handed out before them. Where it `has_rows` already, they are where they are, and the rest follows them. Where a
+    /// `purge` is due, what was begun before has something in it, and another place is begun.
+    pub fn begin(&mut self, standing: Standing, has_rows: bool, purge: bool, token: u32) -> Option<Placing> {
         let begins = self.ability == Ability::Builds && standing.built < standing.generation && !has_rows;
-        if !begins || self.place(standing).is_some() {
+        let has_place = self.place(standing).is_some();
+        if !begins || (has_place && (!purge || self.is_beginning())) {
             return None;
         }
         self.obsolete.extend(self.current.take());
         let place = Place::new(standing.generation, token);
         self.current = Some(place.clone());
         Some(Placing::Begin(place))
+    }
+
+    /// Whether what is built is begun by what is in hand.
+    fn is_beginning(&self) -> bool {
+        let begins = |placing: &Placing| matches!(placing, Placing::Begin(place) if self.current.as_ref() == Some(place));
+        self.under_way.iter().any(|(_, placing)| begins(placing))
     }
 
     /// What is due as soon as everything that was noted up to now is saved.

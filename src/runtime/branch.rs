@@ -362,6 +362,8 @@ impl Branch {
             lane.run = Some(Arc::clone(&run));
             spec.mappings.insert(lane.name().to_owned());
             spec.skip_until = spec.skip_until.max(ledger.skipped_until(*lane_id));
+            // Withdrawn, it would leave readers with what the generation that is given up was to replace.
+            spec.started |= lane.planned.stored.gives_up_a_place();
         }
         Some(spec)
     }
@@ -497,11 +499,12 @@ fn go_on(spec: &mut RunSpec, stored: &StoredRun) {
     info!(entity = %spec.entity, run = %spec.run, rows = spec.rows, "the backfill goes on from its cursor");
 }
 
-/// How a run that begins is stored: withdrawable, unless it takes the place of one that has `begun`.
+/// How a run that begins is stored: withdrawable, unless it takes the place of one that has `begun`, or of what that has
+/// built.
 pub(super) fn stored_run(spec: &RunSpec, begun: bool) -> StoredRun {
     let mappings = spec.mappings.iter().cloned().collect();
     StoredRun {
-        status: if begun { RunStatus::Running } else { RunStatus::Queued },
+        status: if begun || spec.started { RunStatus::Running } else { RunStatus::Queued },
         estimate: spec.estimate.and_then(|rows| i64::try_from(rows).ok()),
         scope: spec.scope.as_deref().cloned(),
         ..StoredRun::new(spec.entity.clone(), &*spec.run, mappings)

@@ -1,11 +1,12 @@
 //! Where mappings are built beside what readers see: hands out what the machine of `pipeline` asks for, in its place in
 //! the order of each lane, and notes what becomes of it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tracing::warn;
 
 use crate::{
+    model::Place,
     pipeline::{Ability, LaneId, Places, Placing, WorkId},
     postgres::Lease,
 };
@@ -36,16 +37,27 @@ fn ability(outlet: &Outlet, planned: &Planned) -> Ability {
 }
 
 /// Its sink may be another one now. What only the one before could have removed is forgotten. Gives whether that had
-/// rows of the present generation, which are in no place any more.
+/// rows of the present generation, or may have, which are in no place any more.
 pub(super) fn fit(lane: &mut Lane, sinks: &Outlets) -> bool {
     let Some(outlet) = sinks.get(&lane.planned.mapping.sink) else { return false };
     lane.places.fit(ability(outlet, &lane.planned));
-    lane.places.forget().is_some() && forget(&mut lane.planned)
+    let forgotten = lane.places.forget();
+    forgotten.iter().for_each(|place| left_there(&lane.planned, place));
+    if !forgotten.is_empty() {
+        lane.planned.stored.building = None;
+    }
+    let generation = lane.planned.stored.generation;
+    forgotten.iter().any(|place| place.generation() == generation)
 }
 
 /// The sink cannot build beside what readers see any more. Gives whether the present generation was begun there.
 pub(super) fn forget(planned: &mut Planned) -> bool {
     let Some(place) = planned.stored.building.take() else { return false };
+    left_there(planned, &place);
+    place.generation() == planned.stored.generation
+}
+
+fn left_there(planned: &Planned, place: &Place) {
     warn!(
         mapping = planned.stored.name,
         destination = planned.mapping.destination,
@@ -53,7 +65,6 @@ pub(super) fn forget(planned: &mut Planned) -> bool {
         "its sink builds in place now: what the one before had begun beside what readers see is left there; remove it by \
          hand",
     );
-    place.generation() == planned.stored.generation
 }
 
 /// Removes what was begun for mappings that are gone, or lead somewhere else now. What cannot be removed is told.
@@ -79,20 +90,37 @@ pub(super) async fn remove_left(context: &Context, lease: &Lease, left: Vec<Left
 }
 
 impl Pump {
-    /// Begins the places of mappings whose run has begun, before anything that it reads is handed out.
+    /// Begins the places of mappings whose run has begun, before anything that it reads is handed out; where that is, is
+    /// decided once for each run, as it begins. Before the first generation is built there is nothing to be kept up for
+    /// readers: its place is begun as soon as the mapping follows the stream, so that nothing is delivered to where the
+    /// sink would make something else of it.
     pub(super) fn begin_places(&mut self) {
-        let mut begun = Vec::new();
-        for lane in self.lanes.values() {
-            let view = self.machine.run(lane.planned.table.oid);
-            let view = view.filter(|view| view.started && lane.run.as_ref() == Some(view.run));
-            if let Some(view) = view.filter(|_| self.follows(lane.id)) {
-                begun.push((lane.id, view.rows > 0 || view.chunks > 0));
+        let mut due = Vec::new();
+        for lane in self.lanes.values_mut() {
+            if lane.handle.is_none() || !self.ledger.follows(lane.id) {
+                continue;
             }
+            let is_first = lane.standing().built == 0;
+            let Some(run) = &lane.run else {
+                if is_first {
+                    due.push((lane.id, false));
+                }
+                continue;
+            };
+            let view = self.machine.run(lane.planned.table.oid).filter(|view| view.run == run);
+            let Some(view) = view.filter(|view| view.started || is_first) else { continue };
+            if lane.placed.as_ref() == Some(run) {
+                continue;
+            }
+            if view.started {
+                lane.placed = Some(Arc::clone(run));
+            }
+            due.push((lane.id, view.rows > 0 || view.chunks > 0));
         }
-        for (id, has_rows) in begun {
+        for (id, has_rows) in due {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
-            let standing = lane.standing();
-            if let Some(placing) = lane.places.begin(standing, has_rows, rand::random()) {
+            let (standing, purge) = (lane.standing(), lane.planned.stored.purge);
+            if let Some(placing) = lane.places.begin(standing, has_rows, purge, rand::random()) {
                 self.hand_out(id, placing);
             }
         }
@@ -113,7 +141,8 @@ impl Pump {
         let building = recorded.cloned();
         let stored = &mut lane.planned.stored;
         stored.building.clone_from(&building);
-        stored.purge &= building.is_none();
+        // One that was handed out for a generation that is over was passed over.
+        stored.purge &= building.as_ref().map(Place::generation) != Some(stored.generation);
         self.scribe.note(Note::Building { mapping: stored.name.clone(), building });
     }
 

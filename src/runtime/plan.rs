@@ -436,13 +436,6 @@ fn join_rekeyed(planned: &mut [Planned]) {
     }
 }
 
-/// What is built once a change has made the next generation: all of it where nothing is to be read again. An
-/// older generation whose reading has not come to its end still has to be read.
-pub(super) fn built_by_change(before: &StoredMapping, backfill: bool) -> i64 {
-    let whole = before.built >= before.generation;
-    if whole && !backfill { before.generation + 1 } else { before.built }
-}
-
 fn plan_one(
     wanted: WantedMapping,
     before: Option<&StoredMapping>,
@@ -476,7 +469,7 @@ fn plan_one(
             let generation = before.generation + 1;
             info!(mapping = mapping.name, generation, "is rebuilt: {}", reasons.join(", "));
             purge |= purged;
-            let built = built_by_change(before, backfill);
+            let built = before.built_by_change(backfill);
             let accepted = before.accepted;
             StoredMapping { generation, built, accepted, since: Some(accepted), ..fresh }
         }
@@ -513,7 +506,8 @@ fn plan_one(
             stored.status = MappingStatus::Refused;
             stored.last_error = Some(reason.clone());
             if let Some(before) = before {
-                if unusable && before.built >= before.generation {
+                let is_begun = before.built >= before.generation || is_begun_beside(before);
+                if unusable && is_begun {
                     stored.generation = stored.generation.max(before.generation + 1);
                     purge |= source.purge;
                 }
@@ -542,6 +536,11 @@ fn plan_one(
         token,
         shares: Vec::new(),
     })
+}
+
+/// Whether rows of the present generation may be where readers do not see them yet.
+fn is_begun_beside(stored: &StoredMapping) -> bool {
+    stored.building.as_ref().is_some_and(|place| place.generation() == stored.generation)
 }
 
 /// An identity as it is stored.

@@ -139,6 +139,8 @@ impl Pump {
     ) -> Result<Stopped, TermError> {
         let mut connection = Connection::new(stream, spooling);
         self.observer.flights.clear();
+        // Lanes may follow it that did not, and others for the first time.
+        self.begin_places();
         let _pumping = self.observer.health.pumping();
         let stopped = self.pump_and_drain(&mut connection, reloads, shutdown).await;
         if let Some(spooling) = connection.spooling.take() {

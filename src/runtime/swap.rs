@@ -249,11 +249,12 @@ impl Pump {
             return Ok(());
         };
         let is_lost = placing::fit(lane, &self.context.sinks);
-        let rebuild = rebuild.or(is_lost.then_some(true));
+        // Whatever the change itself asks for.
+        let rebuild = if is_lost { Some(true) } else { rebuild };
         let stored = &mut lane.planned.stored;
         stored.identity = plan::identity_text(&wanted.mapping.name, &wanted.rollout.identity)?;
         if let Some(backfill) = rebuild {
-            stored.built = plan::built_by_change(stored, backfill);
+            stored.built = stored.built_by_change(backfill);
             stored.generation += 1;
         }
         stored.accepted = self.ledger.position(id);

@@ -278,6 +278,8 @@ pub(super) struct Lane {
     pub(super) purging: Option<WorkId>,
     /// Where it is built beside what readers see.
     pub(super) places: Places,
+    /// The run for which it is decided where it is built.
+    pub(super) placed: Option<Arc<str>>,
     /// What is due for them once everything that was noted before this barrier is saved.
     pub(super) barrier: Option<(u64, Placing)>,
     pub(super) documents: u64,
@@ -412,6 +414,7 @@ fn assemble(
             run: None,
             purging: None,
             places,
+            placed: None,
             barrier: None,
             documents: 0,
             failure: None,

@@ -68,6 +68,21 @@ impl StoredMapping {
             building: None,
         }
     }
+
+    /// What is built once a change has made the next generation: all of it where nothing is to be read again. An
+    /// older generation whose reading has not come to its end still has to be read, and so has one that readers were not
+    /// switched to: where it was built is given up with it.
+    #[must_use]
+    pub fn built_by_change(&self, backfill: bool) -> i64 {
+        let whole = self.built >= self.generation && self.building.is_none();
+        if whole && !backfill { self.generation + 1 } else { self.built }
+    }
+
+    /// Whether rows were read for a generation before this one, to where readers were not switched to.
+    #[must_use]
+    pub fn gives_up_a_place(&self) -> bool {
+        self.building.as_ref().is_some_and(|place| place.generation() < self.generation)
+    }
 }
 
 /// How a mapping is.
@@ -95,7 +110,9 @@ impl MappingStatus {
 
 impl Store {
     /// These tables were not published for a while, and what was changed of them meanwhile is not in the stream:
-    /// their mappings become another generation, and their runs begin anew. What the slot still has of the time before
+    /// their mappings become another generation, and their runs begin anew. One that is not built stays what it is, but
+    /// where it is built beside what readers see: the next one begins in an empty place, without what was deleted
+    /// meanwhile. What the slot still has of the time before
     /// is passed over: it would bring back what was deleted meanwhile. A table of another oid is another table, and left
     /// alone. Gives the mappings' names.
     pub async fn miss_changes(
@@ -105,8 +122,8 @@ impl Store {
         purge: bool,
     ) -> Result<Vec<String>, StateError> {
         let rebuild = "update anabranch.mapping as m \
-                       set generation = case when m.built < m.generation then m.generation \
-                       else m.generation + 1 end, purge = m.purge or $4, \
+                       set generation = case when m.built < m.generation and m.building is null \
+                       then m.generation else m.generation + 1 end, purge = m.purge or $4, \
                        accepted = greatest(m.accepted, pg_current_wal_insert_lsn()), updated_at = now() \
                        from unnest($2::text[], $3::oid[]) as t (entity, oid) where m.installation = $1 \
                        and m.entity = t.entity and m.table_oid = t.oid and m.generation > 0 \
@@ -223,15 +240,16 @@ impl Store {
         Ok(())
     }
 
-    /// Notes where a mapping is being built beside what readers see, or that it is not any more. One that has begun in an
-    /// empty place needs no purge.
+    /// Notes where a mapping is being built beside what readers see, or that it is not any more. A
+    /// generation that has begun in an empty place needs no purge.
     pub async fn save_building(
         &self,
         client: &Client,
         mapping: &str,
         building: Option<&Place>,
     ) -> Result<(), StateError> {
-        let query = "update anabranch.mapping set building = $3::text, purge = purge and $3::text is null, updated_at = now() \
+        let query = "update anabranch.mapping set building = $3::text, purge = purge \
+                     and generation::text is distinct from split_part($3::text, '-', 1), updated_at = now() \
                      where installation = $1 and name = $2";
         client
             .execute(query, &[&self.installation, &mapping, &building.map(Place::as_str)])
@@ -281,4 +299,27 @@ fn mapping(row: &Row) -> Result<StoredMapping, StateError> {
             .map(|text| text.parse().map_err(|_| malformed("mapping.building", text)))
             .transpose()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_readers_see_whole_needs_no_reading_for_the_next_generation() {
+        let mapping = |built: i64, building: Option<Place>| StoredMapping {
+            generation: 2,
+            built,
+            building,
+            ..StoredMapping::new("m", EntityName::new("public", "t"), 7, "{}")
+        };
+        let place = || Some(Place::new(2, 1));
+        assert_eq!(mapping(2, None).built_by_change(false), 3);
+        assert_eq!(mapping(2, None).built_by_change(true), 2);
+        assert_eq!(mapping(1, None).built_by_change(false), 1);
+        assert_eq!(mapping(1, place()).built_by_change(false), 1);
+        assert_eq!(mapping(2, place()).built_by_change(false), 2, "complete, and not switched to");
+        assert!(!mapping(2, place()).gives_up_a_place());
+        assert!(StoredMapping { generation: 3, ..mapping(2, place()) }.gives_up_a_place());
+    }
 }

@@ -237,6 +237,31 @@ async fn an_index_in_the_way_is_told_and_replaced_only_when_that_is_asked_for() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_live_change_that_comes_before_the_first_reading_leaves_no_index_in_the_way() {
+    let mut world = World::built(60).await;
+    world.asked(&["pause"]);
+    world.scene.host.terminate(Duration::from_secs(30)).unwrap();
+    let url = world.receiver.url("");
+    let more = "[[map]]\nname = \"more\"\ntransform = \"order-summary\"\nsink = \"search\"\n\
+                destination = \"orders\"\n";
+    world.scene.plugin("order-summary", &orders());
+    configure(&mut world.scene, &url, HEADER, "shop-", ("", more));
+    world.scene.host.start().unwrap();
+    world
+        .wait("the place of the first generation", |server| {
+            server.indexes().0.iter().any(|index| index.starts_with("shop-orders"))
+        })
+        .await;
+    world.execute(&insert_orders(90_001, 90_009, 0)).await;
+    world.wait("the live rows", |server| server.documents("shop-orders").len() == 9).await;
+    assert!(!world.server.indexes().0.contains(&"shop-orders".to_owned()), "{:?}", world.server.indexes());
+    world.asked(&["resume"]);
+    let waited = world.scene.host.run(&["backfill", "wait", "more", "--timeout", "60s"]).unwrap();
+    assert!(waited.status.success(), "{waited:?}\n{}", world.scene.host.log_tail());
+    world.wait("all of them", |server| server.documents("shop-orders").len() > 9).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_destination_that_becomes_shared_is_built_in_place() {
     let mut world = World::built(120).await;
     let (first, _) = world.server.indexes();

@@ -97,9 +97,16 @@ impl<P> Machine<P> {
 
     /// The answer to [`Command::Begin`]: whether the run begins. Otherwise it was withdrawn, and is forgotten.
     /// That may also be told unasked, of any run that has not begun.
+    ///
+    /// Its targets are made ready for it where it begins, emptied or built in another place. What was streamed before is
+    /// not in there, so that no row may be left out for its sake: it has to be visible to what is read.
     pub fn begun(&mut self, run: &str, granted: bool) -> Vec<Command<P>> {
         if let Some((&table, run)) = self.runs.iter_mut().find(|(_, known)| *known.spec.run == *run) {
-            (run.asked, run.spec.started) = (false, run.spec.started || granted);
+            run.asked = false;
+            if granted && !run.spec.started {
+                run.spec.started = true;
+                run.window.forget();
+            }
             if !run.spec.started {
                 self.end(table);
             }

@@ -15,12 +15,12 @@ fn builds(recorded: Option<Place>) -> Places {
 #[test]
 fn a_rebuild_begins_is_recorded_and_is_switched_to() {
     let mut places = builds(None);
-    assert_eq!((places.begin(G1, false, 7), places.place(G1)), (None, None));
+    assert_eq!((places.begin(G1, false, false, 7), places.place(G1)), (None, None));
     let place = Place::new(2, 7);
-    assert_eq!(places.begin(G2, false, 7), Some(Placing::Begin(place.clone())));
+    assert_eq!(places.begin(G2, false, false, 7), Some(Placing::Begin(place.clone())));
     places.handed(WorkId(1), Placing::Begin(place.clone()));
     assert_eq!(places.place(G2), Some(&place), "what is handed out from now on goes there, too");
-    assert_eq!(places.begin(G2, false, 8), None, "once");
+    assert_eq!(places.begin(G2, false, false, 8), None, "once");
     assert_eq!(places.due(BUILT), None, "it is not known to be there");
     assert_eq!(places.accepted(WorkId(0)), None);
     assert_eq!(places.accepted(WorkId(1)), Some(Some(&place)));
@@ -40,7 +40,7 @@ fn another_generation_abandons_the_place_of_the_one_before() {
     assert_eq!(places.place(third), None, "nothing of the new generation goes there");
     assert_eq!(places.due(third), Some(Placing::Abandon(old.clone())));
     let new = Place::new(3, 2);
-    assert_eq!(places.begin(third, false, 2), Some(Placing::Begin(new.clone())));
+    assert_eq!(places.begin(third, false, false, 2), Some(Placing::Begin(new.clone())));
     places.handed(WorkId(1), Placing::Begin(new.clone()));
     assert_eq!(places.accepted(WorkId(1)), Some(Some(&new)));
     assert_eq!(places.due(third), Some(Placing::Abandon(old.clone())), "though another one is recorded");
@@ -51,10 +51,23 @@ fn another_generation_abandons_the_place_of_the_one_before() {
 
 #[test]
 fn a_rebuild_that_has_rows_goes_on_where_they_are() {
-    assert_eq!(builds(None).begin(G2, true, 1), None);
+    assert_eq!(builds(None).begin(G2, true, false, 1), None);
     let place = Place::new(2, 1);
     let mut places = builds(Some(place.clone()));
-    assert_eq!((places.begin(G2, true, 2), places.place(G2)), (None, Some(&place)));
+    assert_eq!((places.begin(G2, true, false, 2), places.place(G2)), (None, Some(&place)));
+}
+
+#[test]
+fn a_purge_that_is_due_begins_in_another_place_once() {
+    let old = Place::new(2, 1);
+    let mut places = builds(Some(old.clone()));
+    assert_eq!(places.begin(G2, true, true, 2), None, "there are rows, behind the purge");
+    let begin = places.begin(G2, false, true, 2).unwrap();
+    assert_eq!(begin, Placing::Begin(Place::new(2, 2)));
+    places.handed(WorkId(1), begin);
+    assert_eq!(places.begin(G2, false, true, 3), None, "it is due until that is accepted");
+    assert_eq!(places.accepted(WorkId(1)), Some(Some(&Place::new(2, 2))));
+    assert_eq!(places.due(G2), Some(Placing::Abandon(old)));
 }
 
 #[test]
@@ -62,7 +75,7 @@ fn a_shared_destination_gives_up_what_was_begun_and_builds_in_place() {
     let place = Place::new(2, 1);
     let mut places = Places::new(Ability::Abandons, Some(place.clone()));
     let third = Standing { generation: 3, built: 1 };
-    assert_eq!((places.begin(third, false, 2), places.place(third)), (None, None));
+    assert_eq!((places.begin(third, false, false, 2), places.place(third)), (None, None));
     assert_eq!(places.due(third), Some(Placing::Abandon(place)));
 }
 
@@ -70,17 +83,33 @@ fn a_shared_destination_gives_up_what_was_begun_and_builds_in_place() {
 fn what_a_sink_can_do_nothing_about_is_forgotten() {
     let place = Place::new(2, 1);
     let mut places = builds(Some(place.clone()));
-    assert_eq!(places.forget(), None);
+    assert_eq!(places.forget(), []);
     places.fit(Ability::InPlace);
     assert_eq!((places.place(G2), places.due(BUILT)), (None, None));
-    assert_eq!(places.forget(), Some(place));
-    assert_eq!(places.forget(), None);
+    assert_eq!(places.forget(), [place]);
+    assert_eq!(places.forget(), []);
+}
+
+#[test]
+fn what_is_in_hand_is_forgotten_too() {
+    let mut places = builds(None);
+    let begin = places.begin(G2, false, false, 1).unwrap();
+    places.handed(WorkId(1), begin.clone());
+    places.fit(Ability::InPlace);
+    assert_eq!(places.forget(), [begin.place().clone()], "there may be rows of the generation");
+    assert_eq!(places.accepted(WorkId(1)), None);
+    // A switch that nobody has heard of.
+    let place = Place::new(2, 9);
+    let mut places = builds(Some(place.clone()));
+    places.handed(WorkId(3), Placing::Switch(place.clone()));
+    places.fit(Ability::InPlace);
+    assert_eq!(places.forget(), [place]);
 }
 
 #[test]
 fn a_lane_that_is_let_go_begins_anew_and_leaves_nothing_behind() {
     let mut places = builds(None);
-    let first = places.begin(G2, false, 1).unwrap();
+    let first = places.begin(G2, false, false, 1).unwrap();
     places.handed(WorkId(1), first.clone());
     places.let_go();
     assert_eq!(places.place(G2), None);
@@ -236,7 +265,7 @@ impl World {
         if self.sabotage == Sabotage::BeginsWithRows && from > 0 {
             self.places = builds(None);
         }
-        if let Some(begin) = self.places.begin(self.now.standing, has_rows, token) {
+        if let Some(begin) = self.places.begin(self.now.standing, has_rows, false, token) {
             self.hand(Item::Placing(begin));
         }
         self.read = Some(from);

@@ -81,6 +81,21 @@ fn a_run_reads_once_its_beginning_is_granted_and_is_forgotten_once_it_was_withdr
 }
 
 #[test]
+fn what_is_streamed_before_a_beginning_is_granted_is_read_and_not_overtaken() {
+    let mut bench = Bench::new();
+    bench.machine.add(Bench::queued(1));
+    // Handed out before the targets are emptied for the run.
+    bench.commit(846, 100, &[(1, Touch::Key(b"1"))]);
+    assert!(reads(&bench.machine.begun("run-1", true)).is_empty(), "the next snapshot may miss it");
+    assert!(reads(&bench.machine.probe(&snapshot("846:848:846"))).is_empty());
+    let request = only_read(&bench.machine.probe(&snapshot("848:848:")));
+    bench.commit(849, 200, &[(1, Touch::Key(b"2"))]);
+    assert_eq!(bench.machine.begun("run-1", true), [], "told again");
+    let out = bench.read(&request, "848:850:849", &[1, 2]);
+    assert_eq!(emissions(&out)[0].dropped, [1], "of what comes behind the beginning it is");
+}
+
+#[test]
 fn a_run_that_waits_for_visibility_lets_others_read() {
     let mut bench = Bench::new();
     let first = only_read(&bench.machine.add(RunSpec { skip_until: Lsn(200), ..Bench::spec(1) }));
