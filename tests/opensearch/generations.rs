@@ -11,7 +11,7 @@ use testkit::{
 };
 
 use crate::{
-    configure, expected,
+    configure,
     receiver::Receiver,
     scene::{SOON, Scene, orders, products},
     scene_with,
@@ -318,29 +318,46 @@ async fn a_live_row_that_is_skipped_is_there_when_readers_are_switched() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_destination_that_becomes_shared_is_built_in_place() {
-    let mut world = World::built(120).await;
-    let (first, _) = world.server.indexes();
-    world.asked(&["rate", "20"]);
-    world.asked(&["request", "search"]);
-    let second = world.building().await;
-    world.scene.host.terminate(Duration::from_secs(30)).unwrap();
-    let url = world.receiver.url("");
-    let other = "[[map]]\nname = \"more\"\ntransform = \"order-summary\"\nsink = \"search\"\n\
-                 destination = \"products\"\n";
-    world.scene.plugin("order-summary", &orders());
-    world.execute(&format!("delete from public.orders; {}", insert_orders(90_001, 90_009, 0))).await;
-    configure(&mut world.scene, &url, HEADER, "shop-", ("", other));
+    let map = |name: &str| {
+        format!(
+            "[[map]]\nname = \"{name}\"\ntable = \"public.{name}\"\ntransform = \"picky\"\nsink = \"search\"\n\
+             destination = \"notes\"\n"
+        )
+    };
+    let mut world = World::new(5, ("", &map("notes"))).await;
+    for table in ["notes", "others"] {
+        world
+            .execute(&format!(
+                "create table public.{table} (id bigint primary key, text text); \
+                 alter table public.{table} replica identity full; \
+                 insert into public.{table} select n, '{table} ' || n from generate_series(1, 120) as n"
+            ))
+            .await;
+    }
+    world.scene.plugin("picky", &Guest::new("plugins/fixtures/picky").feature("named"));
     world.scene.host.start().unwrap();
-    world.asked(&["rate", "none"]);
-    world.done(3).await;
+    let waited = world.scene.host.run(&["backfill", "wait", "notes", "--timeout", "60s"]).unwrap();
+    assert!(waited.status.success(), "{waited:?}\n{}", world.scene.host.log_tail());
+    world.asked(&["rate", "5"]);
+    world.asked(&["request", "notes"]);
+    let second = |server: &Server| {
+        server.indexes().0.into_iter().find(|index| index.starts_with("shop-notes.anabranch-2-"))
+    };
+    world.wait("a second one", |server| second(server).is_some()).await;
+    let building = "select count(*) from anabranch.mapping where building is not null";
+    wait_until("its record", SOON, async || {
+        Ok(world.scene.client.query_one(building, &[]).await?.get::<_, i64>(0) == 1)
+    })
+    .await
+    .unwrap();
+    world.scene.host.terminate(Duration::from_secs(30)).unwrap();
+
+    let url = world.receiver.url("");
+    let both = map("notes") + &map("others");
+    configure(&mut world.scene, &url, HEADER, "shop-", ("", &both));
+    world.scene.host.start().unwrap();
     world.scene.host.wait_log(0, "its destination is shared now", SOON).await.unwrap();
-    world.wait("the begun one to be gone", |server| !server.indexes().0.contains(&second)).await;
-    assert_eq!(world.server.indexes().0, first);
-    let want = expected(&world.scene).await;
-    world
-        .wait("both tables", |server| {
-            let found = server.documents(READ);
-            found.len() > want.len() && want.iter().all(|(id, document)| found.get(id) == Some(document))
-        })
-        .await;
+    world.asked(&["rate", "none"]);
+    world.wait("both tables", |server| server.documents("shop-notes").len() == 240).await;
+    world.wait("the begun one to be gone", |server| second(server).is_none()).await;
 }
