@@ -338,6 +338,50 @@ fn failed(row: &str, commit: u64) -> NewEntry {
     }
 }
 
+/// What is streamed again is older than what came after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_change_neither_replaces_nor_ends_a_newer_entry() {
+    let (_database, client, store) = fresh().await;
+    let entity = products();
+    let orders = async || {
+        let rows = store.quarantined_rows(&client, Some("a")).await.unwrap();
+        rows.into_iter().map(|(_, _, order)| order).collect::<Vec<_>>()
+    };
+    store.save_installation(&client, &led_by(1)).await.unwrap();
+    let (older, newer) = (failed("7", 20), failed("7", 30));
+    for entry in [&newer, &older] {
+        let kept = store.quarantine(&client, 1, ("a", &entity), std::slice::from_ref(entry), 10).await;
+        assert_eq!(kept.unwrap(), Kept::Rows(1));
+        assert_eq!(orders().await, [newer.order]);
+    }
+    assert!(store.release(&client, 1, "a", &[("7".to_owned(), older.order)]).await.unwrap());
+    assert_eq!(orders().await, [newer.order], "it says nothing of what came after it");
+    assert!(store.release(&client, 1, "b", &[("7".to_owned(), newer.order)]).await.unwrap());
+    assert_eq!(orders().await, [newer.order], "nor does what another mapping did");
+    assert!(store.release(&client, 1, "a", &[("7".to_owned(), newer.order)]).await.unwrap());
+    assert_eq!(orders().await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_guests_keep_is_apart_by_mapping_and_generation() {
+    let (_database, client, store) = fresh().await;
+    store.save_installation(&client, &led_by(1)).await.unwrap();
+    for (mapping, key) in [("a", "of a"), ("b", "of b")] {
+        let write = [(key.to_owned(), Some(Vec::new()))];
+        assert!(store.write_guest_state(&client, 1, (mapping, 1), &write).await.unwrap());
+    }
+    let of = async |mapping: &str, generation: i64, inherits: bool| {
+        let rows = store.guest_state(&client, 1, (mapping, generation), inherits).await.unwrap().unwrap();
+        rows.into_iter().map(|(key, _)| key).collect::<Vec<_>>()
+    };
+    assert_eq!(of("a", 1, false).await, ["of a"]);
+    assert!(of("a", 2, false).await.is_empty(), "what is read again begins with nothing");
+    let query = "select string_agg(key, ', ') from anabranch.guest_state";
+    let left: String = client.query_one(query, &[]).await.unwrap().get(0);
+    assert_eq!(left, "of b", "and what the generation before kept is gone");
+    assert_eq!(of("b", 2, true).await, ["of b"], "where nothing is read again, it goes on");
+}
+
 /// A leader that was overtaken neither reads nor writes what guests keep, nor makes it that of another generation.
 #[tokio::test(flavor = "multi_thread")]
 async fn c063_only_the_term_that_leads_has_the_state_of_guests() {

@@ -243,6 +243,16 @@ bool ab_query(const ab_statement *statements, size_t count, ab_answers *answers,
 bool ab_next_set(ab_answers *answers, ab_rows *rows);
 /* The next row; false after the last. */
 bool ab_next_row(ab_rows *rows);
+/* Values of the present row; as with a change, one that is of another type makes the change fail, and is 0, false or empty.
+   A sink has no change that could: it looks at `ab_row_value(…)->type` where it is not sure. */
+bool ab_row_bool(const ab_rows *rows, size_t at);
+int64_t ab_row_integer(const ab_rows *rows, size_t at);
+double ab_row_float(const ab_rows *rows, size_t at);
+ab_str ab_row_text(const ab_rows *rows, size_t at);
+ab_str ab_row_text_or(const ab_rows *rows, size_t at, ab_str otherwise);
+bool ab_row_is_null(const ab_rows *rows, size_t at);
+/* One as it is; never NULL. */
+const ab_value *ab_row_value(const ab_rows *rows, size_t at);
 /* Asks one statement with one set of parameters: `ab_select("select …", AB_PARAMETERS(a, b), &rows, &failure)`. */
 bool ab_select(const char *sql, const ab_str *parameters, size_t width, ab_rows *rows, ab_failure *failure);
 #define AB_PARAMETERS(...) (const ab_str[]){__VA_ARGS__}, sizeof((const ab_str[]){__VA_ARGS__}) / sizeof(ab_str)
@@ -283,6 +293,9 @@ typedef bool ab_sink_open(ab_str settings, ab_failure *failure);
 typedef bool ab_sink_deliver(struct ab_delivery *delivery, ab_failure *failure);
 typedef bool ab_sink_purge(ab_str destination, ab_failure *failure);
 
+/* What a plugin was declared as: the component exports what belongs to it. */
+typedef enum ab_kind { AB_A_TRANSFORM, AB_A_SINK, AB_A_PURGING_SINK } ab_kind;
+
 /* What a plugin says of itself: wit/v1/describe.md. Lists end with NULL: see AB_LIST. */
 typedef struct ab_plugin {
 	const char *name;
@@ -299,14 +312,15 @@ typedef struct ab_plugin {
 	ab_sink_open *open;
 	ab_sink_deliver *deliver;
 	ab_sink_purge *purge;
+	ab_kind kind; /* the declaration's */
 } ab_plugin;
 
 #define AB_LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
 
 extern const ab_plugin ab_the_plugin;
 
-#define AB_DECLARED(...) \
-	const ab_plugin ab_the_plugin = {.name = AB_PLUGIN_NAME, .version = AB_PLUGIN_VERSION, __VA_ARGS__}
+#define AB_DECLARED(as, ...) \
+	const ab_plugin ab_the_plugin = {.name = AB_PLUGIN_NAME, .version = AB_PLUGIN_VERSION, .kind = as, __VA_ARGS__}
 
 /* A component exports what its kind of plugin has; natively nothing is exported. */
 #ifdef __wasm__
@@ -325,7 +339,7 @@ void *ab_component_transform(const uint8_t *batch, size_t size);
 /* Declares the plugin, once in a program: `AB_PLUGIN(.tables = AB_LIST("public.products"), .transform = transform);` */
 #define AB_PLUGIN(...)       \
 	AB_TRANSFORM_EXPORTS \
-	AB_DECLARED(__VA_ARGS__)
+	AB_DECLARED(AB_A_TRANSFORM, __VA_ARGS__)
 
 /* ---- what a component and tests call ---- */
 

@@ -40,9 +40,12 @@ typedef struct ab_response {
 } ab_response;
 
 /* Sends it and waits for the whole answer; one of any status is one, and redirects are not followed. If there is none:
-   `http-denied` (fatal: the message names the setting), `http-timeout` or `http-failed` (retry). */
+   `http-denied` (fatal: the message names the setting), `http-timeout` or `http-failed` (retry), or `http-request` (poison: no
+   request can be made of the URL, the method or the headers). */
 bool ab_http(const ab_request *request, ab_response *response, ab_failure *failure);
 /* The first value of a header, by its name in lower case; `data` is NULL where there is none. */
 ab_str ab_response_header(const ab_response *response, const char *name);
+/* A text as one part of a URL's path, or of its query: an id may have a `/` or a `?`. */
+ab_str ab_escaped(ab_str part);
 
 #endif

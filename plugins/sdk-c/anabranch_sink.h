@@ -45,7 +45,8 @@ void ab_accept(ab_delivery *delivery, size_t document);
 /* All those that have no result yet are. */
 void ab_accept_rest(ab_delivery *delivery);
 /* Why a document is not accepted. Poison concerns it alone; retry and fatal send the whole batch again. The last result of a
-   document counts; one that has none when `deliver` returns is a fault of the sink, and nothing is accepted. */
+   document counts; one that has none when `deliver` returns, and a result of one that is not there, are faults of the sink: nothing
+   is accepted. */
 void ab_refuse(ab_delivery *delivery, size_t document, ab_class failure_class, const char *code, const char *message);
 void ab_refusef(ab_delivery *delivery, size_t document, ab_class failure_class, const char *code, const char *format, ...)
 	AB_PRINTF(5, 6);
@@ -86,12 +87,12 @@ void *ab_component_purge(const char *destination, size_t size);
    JSON object; `ab_config` gives each as a text. Names that `.settings` does not have are refused before. */
 #define AB_SINK(...)    \
 	AB_SINK_EXPORTS \
-	AB_DECLARED(__VA_ARGS__)
+	AB_DECLARED(AB_A_SINK, __VA_ARGS__)
 /* One that can empty a destination too, by `.purge`. */
 #define AB_PURGING_SINK(...) \
 	AB_SINK_EXPORTS      \
 	AB_PURGE_EXPORTS     \
-	AB_DECLARED(__VA_ARGS__)
+	AB_DECLARED(AB_A_PURGING_SINK, __VA_ARGS__)
 
 /* ---- what a component and tests call ---- */
 

@@ -21,6 +21,8 @@ struct ab_batch {
 };
 
 static struct ab_batch batch;
+/* What the transform is called with now. */
+static ab_change *present;
 /* The rows of the present change. */
 static ab_value *new_row;
 static ab_value *old_row;
@@ -112,6 +114,23 @@ static void append(ab_buffer *text, const char *part)
 	ab_buffer_bytes(text, part, strlen(part));
 }
 
+void ab_mistyped(const char *code, ab_str column, ab_type type, const char *wanted)
+{
+	if (present == NULL)
+		return;
+	ab_buffer text = {0};
+	append(&text, "the column ");
+	ab_buffer_bytes(&text, column.data, column.size);
+	append(&text, " ");
+	append(&text, types[type]);
+	append(&text, " where ");
+	append(&text, wanted);
+	append(&text, " is read");
+	ab_buffer_byte(&text, 0);
+	ab_fail(present, AB_POISON, code, (const char *)text.data);
+	free(text.data);
+}
+
 static const ab_value *typed(ab_change *change, size_t column, ab_type type, const char *wanted)
 {
 	const ab_value *value = ab_get(change, column);
@@ -119,18 +138,7 @@ static const ab_value *typed(ab_change *change, size_t column, ab_type type, con
 		return value;
 	static const ab_value nothing = {.type = AB_NULL, .text = {"", 0}};
 	const struct ab_batch *own = change->batch;
-	ab_buffer text = {0};
-	append(&text, "the column ");
-	if (column < own->columns)
-		ab_buffer_bytes(&text, own->names[column].data, own->names[column].size);
-	append(&text, " ");
-	append(&text, types[value->type]);
-	append(&text, " where ");
-	append(&text, wanted);
-	append(&text, " is read");
-	ab_buffer_byte(&text, 0);
-	ab_fail(change, AB_POISON, "column", (const char *)text.data);
-	free(text.data);
+	ab_mistyped("column", column < own->columns ? own->names[column] : (ab_str){0}, value->type, wanted);
 	return &nothing;
 }
 
@@ -226,8 +234,8 @@ static void answer(ab_change *change, ab_outcome outcome)
 		ab_write_array(reply, 4);
 		ab_write_integer(reply, 3);
 		ab_write_text(reply, ab_str_of(classes[own->failure_class]));
-		ab_write_text(reply, own->code);
-		ab_write_text(reply, own->message);
+		ab_write_text(reply, ab_lossy(own->code));
+		ab_write_text(reply, ab_lossy(own->message));
 	} else if (outcome == AB_EMIT) {
 		ab_write_number_at(reply, own->documents_at, own->documents);
 	} else {
@@ -374,11 +382,13 @@ static bool run_changes(const ab_plugin *plugin, ab_reader *reader, bool backfil
 		batch.outcome = batch.reply.size;
 		batch.documents = 0;
 		batch.failed = false;
+		present = &change;
 		if (change.row == NULL)
 			answer(&change, ab_fail(&change, AB_POISON, "no-row",
 						"the change has neither a new nor an old row"));
 		else
 			answer(&change, plugin->transform(&change));
+		present = NULL;
 		ab_alloc_reset();
 	}
 	return true;
@@ -386,6 +396,8 @@ static bool run_changes(const ab_plugin *plugin, ab_reader *reader, bool backfil
 
 bool ab_run(const ab_plugin *plugin, const uint8_t *request, size_t size, ab_str *reply, ab_failure *failure)
 {
+	if (plugin->transform == NULL)
+		return whole_batch(failure, AB_FATAL, "declaration", AB_STR("the plugin has no `.transform`"));
 	ab_buffer_reset(&batch.reply);
 	batch.columns = 0;
 	ab_reader reader = {request, request + size, false};
@@ -447,7 +459,7 @@ ab_str ab_describe(const ab_plugin *plugin)
 	append(&out, ",\"version\":");
 	ab_json_quoted(&out, ab_str_of(plugin->version));
 	append(&out, ",\"kind\":");
-	append(&out, plugin->deliver == NULL ? "\"transform\"" : "\"sink\"");
+	append(&out, plugin->kind == AB_A_TRANSFORM ? "\"transform\"" : "\"sink\"");
 	append(&out, ",\"encoding\":\"msgpack\"");
 	list(&out, "tables", plugin->tables);
 	if (plugin->columns != NULL)

@@ -98,34 +98,6 @@ static bool fails(ab_failure *failure, const char *message)
 	return ab_failure_is(failure, AB_RETRY, "http-failed", message);
 }
 
-/* The host's own words begin with what they are. */
-static bool said(ab_failure *failure, ab_str text)
-{
-	static const struct {
-		ab_str words;
-		ab_class failure_class;
-		const char *code;
-	} kinds[] = {
-		{{"denied: ", 8}, AB_FATAL, "http-denied"},
-		{{"timeout: ", 9}, AB_RETRY, "http-timeout"},
-	};
-	for (size_t kind = 0; kind < 2; kind++) {
-		ab_str words = kinds[kind].words;
-		for (size_t at = 0; at + words.size <= text.size; at++)
-			if (memcmp(text.data + at, words.data, words.size) == 0) {
-				at += words.size;
-				ab_failure_is(failure, kinds[kind].failure_class, kinds[kind].code, NULL);
-				if (failure != NULL)
-					failure->message = (ab_str){text.data + at, text.size - at};
-				return false;
-			}
-	}
-	fails(failure, NULL);
-	if (failure != NULL)
-		failure->message = text;
-	return false;
-}
-
 /* The cases of error-code that a word stands for. */
 enum { CONNECTION_TIMEOUT = 8, REQUEST_DENIED = 15, RESPONSE_TIMEOUT = 33, INTERNAL_ERROR = 38 };
 
@@ -139,7 +111,7 @@ static bool coded(ab_failure *failure, const code *code)
 	};
 	switch (code->number) {
 	case INTERNAL_ERROR:
-		return code->is_said ? said(failure, code->said) : fails(failure, "the host could not send it");
+		return code->is_said ? ab_http_said(failure, code->said) : fails(failure, "the host could not send it");
 	case REQUEST_DENIED:
 		return ab_failure_is(failure, AB_FATAL, "http-denied", "the host denies requests");
 	case CONNECTION_TIMEOUT:
@@ -163,15 +135,7 @@ static bool broken(ab_failure *failure, const small *result)
 	ab_str text;
 	error_said(result->stream.error, &text);
 	error_drop(result->stream.error);
-	return said(failure, text);
-}
-
-static bool wrong(ab_failure *failure, ab_str url)
-{
-	fails(failure, NULL);
-	if (failure != NULL)
-		failure->message = ab_format("`%.*s` is no URL that a request can go to", (int)url.size, url.data);
-	return false;
+	return ab_http_said(failure, text);
 }
 
 static int32_t method_of(const char *name)
@@ -184,53 +148,30 @@ static int32_t method_of(const char *name)
 	return at; /* 9 is any other, by its name */
 }
 
-/* The parts of a URL; the path begins with `/`. */
-static bool split(ab_str url, int32_t *scheme, ab_str *authority, ab_str *path)
-{
-	size_t from = 0;
-	if (url.size > 7 && memcmp(url.data, "http://", 7) == 0) {
-		*scheme = 0;
-		from = 7;
-	} else if (url.size > 8 && memcmp(url.data, "https://", 8) == 0) {
-		*scheme = 1;
-		from = 8;
-	} else {
-		return false;
-	}
-	size_t at = from;
-	while (at < url.size && url.data[at] != '/' && url.data[at] != '?')
-		at += 1;
-	*authority = (ab_str){url.data + from, at - from};
-	*path = (ab_str){url.data + at, url.size - at};
-	if (path->size == 0 || path->data[0] != '/')
-		*path = ab_format("/%.*s", (int)path->size, path->data);
-	return true;
-}
-
 /* The request without its body; 0 where there can be none. */
 static handle begun(const ab_request *request, ab_failure *failure)
 {
-	int32_t scheme;
-	ab_str authority;
-	ab_str path;
-	if (!split(request->url, &scheme, &authority, &path)) {
-		wrong(failure, request->url);
+	ab_target target;
+	if (!ab_target_of(request->url, &target, failure))
 		return 0;
-	}
 	small fields;
 	fields_from_list(request->headers, request->header_count, &fields);
 	if (fields.failed) {
-		fails(failure, "a header cannot be sent");
+		ab_failure_is(failure, AB_POISON, "http-request", "a header cannot be sent");
 		return 0;
 	}
 	handle made = request_new(fields.handle);
 	const char *method = request->method == NULL ? "GET" : request->method;
-	if (request_method(made, method_of(method), method, strlen(method)) != 0 ||
-	    request_scheme(made, 1, scheme, NULL, 0) != 0 ||
-	    request_authority(made, 1, authority.data, authority.size) != 0 ||
-	    request_path(made, 1, path.data, path.size) != 0) {
+	if (request_method(made, method_of(method), method, strlen(method)) != 0) {
 		request_drop(made);
-		wrong(failure, request->url);
+		ab_failure_is(failure, AB_POISON, "http-request", "the method is no word that can be sent");
+		return 0;
+	}
+	if (request_scheme(made, 1, target.secure, NULL, 0) != 0 ||
+	    request_authority(made, 1, target.authority.data, target.authority.size) != 0 ||
+	    request_path(made, 1, target.path.data, target.path.size) != 0) {
+		request_drop(made);
+		ab_wrong_url(request->url, failure);
 		return 0;
 	}
 	return made;

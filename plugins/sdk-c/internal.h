@@ -38,6 +38,10 @@ void ab_alloc_reset(void);
 /* Texts in memory of `ab_alloc`. */
 ab_str ab_copied(ab_str text);
 ab_str ab_formatted(const char *format, va_list arguments);
+/* A text as it may leave the guest: itself where it is UTF-8, else a copy with U+FFFD for what is not. */
+ab_str ab_lossy(ab_str text);
+/* Makes the texts of a failure such ones; always false. */
+bool ab_leaves(ab_failure *failure);
 
 /* ---- MessagePack (msgpack.c) ---- */
 
@@ -86,8 +90,25 @@ void ab_json_quoted(ab_buffer *out, ab_str text);
 
 /* Fills in a failure, where there is one; always false. */
 bool ab_failure_is(ab_failure *failure, ab_class failure_class, const char *code, const char *message);
+/* The present change, if there is one, read a value of another type than it has. */
+void ab_mistyped(const char *code, ab_str column, ab_type type, const char *wanted);
 /* Begins an answer to `query`. */
 bool ab_answers_of(ab_str bytes, ab_answers *answers, ab_failure *failure);
+
+/* ---- requests (outbound.c) ---- */
+
+/* Where one goes; `path` is with the query. */
+typedef struct ab_target {
+	bool secure;
+	ab_str authority;
+	ab_str path;
+} ab_target;
+
+bool ab_target_of(ab_str url, ab_target *target, ab_failure *failure);
+/* No request can go there; always false. */
+bool ab_wrong_url(ab_str url, ab_failure *failure);
+/* Why there is no answer, in the host's words, which begin with what they are; always false. */
+bool ab_http_said(ab_failure *failure, ab_str text);
 
 /* ---- the host (component.c, or testing_host.c natively); so are the capabilities ---- */
 

@@ -94,6 +94,50 @@ ab_str ab_copied(ab_str text)
 	return (ab_str){copy, text.size};
 }
 
+/* The size of the character at a place; 0 where there is none. */
+static size_t character(const unsigned char *at, size_t left)
+{
+	if (at[0] < 0x80)
+		return 1;
+	size_t size = at[0] >= 0xf0 ? 4 : at[0] >= 0xe0 ? 3 : 2;
+	if (at[0] < 0xc2 || at[0] > 0xf4 || left < size)
+		return 0;
+	for (size_t next = 1; next < size; next++)
+		if ((at[next] & 0xc0) != 0x80)
+			return 0;
+	/* Neither longer than need be, nor a surrogate, nor beyond the last. */
+	if ((at[0] == 0xe0 && at[1] < 0xa0) || (at[0] == 0xed && at[1] > 0x9f) || (at[0] == 0xf0 && at[1] < 0x90) ||
+	    (at[0] == 0xf4 && at[1] > 0x8f))
+		return 0;
+	return size;
+}
+
+ab_str ab_lossy(ab_str text)
+{
+	const unsigned char *bytes = (const unsigned char *)text.data;
+	size_t size;
+	size_t at = 0;
+	while (at < text.size && (size = character(bytes + at, text.size - at)) > 0)
+		at += size;
+	if (at == text.size)
+		return text;
+	char *copy = ab_alloc(3 * text.size);
+	size_t end = 0;
+	for (at = 0; at < text.size; at += size == 0 ? 1 : size) {
+		size = character(bytes + at, text.size - at);
+		memcpy(copy + end, size == 0 ? "\xef\xbf\xbd" : text.data + at, size == 0 ? 3 : size);
+		end += size == 0 ? 3 : size;
+	}
+	return (ab_str){copy, end};
+}
+
+bool ab_leaves(ab_failure *failure)
+{
+	failure->code = ab_lossy(failure->code);
+	failure->message = ab_lossy(failure->message);
+	return false;
+}
+
 ab_str ab_formatted(const char *format, va_list arguments)
 {
 	va_list again;
@@ -131,12 +175,12 @@ void ab_logf(ab_level level, const char *format, ...)
 	va_start(arguments, format);
 	ab_str text = ab_formatted(format, arguments);
 	va_end(arguments);
-	ab_host_log(level, text);
+	ab_host_log(level, ab_lossy(text));
 }
 
 void ab_log(ab_level level, const char *message)
 {
-	ab_host_log(level, ab_str_of(message));
+	ab_host_log(level, ab_lossy(ab_str_of(message)));
 }
 
 bool ab_config(const char *key, ab_str *value)

@@ -16,12 +16,29 @@ bool ab_state_get(ab_str key, ab_str *value, ab_failure *failure)
 	return ab_state_get_many(&key, 1, value, failure);
 }
 
-ab_str ab_response_header(const ab_response *response, const char *name)
+/* Steps over one answer, so that nothing of it is wrong when it is read. */
+static bool is_answer(ab_reader *reader)
 {
-	for (size_t at = 0; at < response->header_count; at++)
-		if (ab_str_is(response->headers[at].name, name))
-			return response->headers[at].value;
-	return (ab_str){0};
+	uint32_t elements;
+	uint32_t columns;
+	uint32_t rows;
+	if (!ab_read_array(reader, &elements) || elements < 2 || !ab_read_array(reader, &columns))
+		return false;
+	for (uint32_t at = 0; at < columns; at++)
+		if (ab_read_text(reader).data == NULL)
+			return false;
+	if (!ab_read_array(reader, &rows))
+		return false;
+	for (uint32_t row = 0; row < rows; row++) {
+		uint32_t values;
+		if (!ab_read_array(reader, &values) || values != columns)
+			return false;
+		for (uint32_t at = 0; at < values && !reader->bad; at++)
+			ab_read_skip(reader);
+	}
+	for (uint32_t rest = 2; rest < elements && !reader->bad; rest++)
+		ab_read_skip(reader);
+	return !reader->bad;
 }
 
 bool ab_answers_of(ab_str bytes, ab_answers *answers, ab_failure *failure)
@@ -33,10 +50,15 @@ bool ab_answers_of(ab_str bytes, ab_answers *answers, ab_failure *failure)
 	    !ab_read_array(&reader, &sets))
 		return ab_failure_is(failure, AB_FATAL, "query-answer", "the host's answer is malformed");
 	*answers = (ab_answers){reader.at, reader.end, sets};
+	for (uint32_t set = 0; set < sets; set++)
+		if (!is_answer(&reader)) {
+			*answers = (ab_answers){0};
+			return ab_failure_is(failure, AB_FATAL, "query-answer", "the host's answer is malformed");
+		}
 	return true;
 }
 
-/* No rows: what is malformed ends them. */
+/* No rows are left. */
 static bool none(ab_answers *answers, ab_rows *rows)
 {
 	answers->sets = 0;
@@ -81,6 +103,56 @@ bool ab_next_row(ab_rows *rows)
 		if (!ab_next(&values, &rows->row[at]))
 			rows->row[at] = (ab_value){.type = AB_NULL};
 	return true;
+}
+
+const ab_value *ab_row_value(const ab_rows *rows, size_t at)
+{
+	static const ab_value absent = {.type = AB_ABSENT};
+	return rows->row != NULL && at < rows->columns ? &rows->row[at] : &absent;
+}
+
+bool ab_row_is_null(const ab_rows *rows, size_t at)
+{
+	ab_type type = ab_row_value(rows, at)->type;
+	return type == AB_NULL || type == AB_ABSENT;
+}
+
+static const ab_value *typed(const ab_rows *rows, size_t at, ab_type type, const char *wanted)
+{
+	static const ab_value nothing = {.type = AB_NULL, .text = {"", 0}};
+	const ab_value *value = ab_row_value(rows, at);
+	if (value->type == type)
+		return value;
+	ab_mistyped("query-row", at < rows->columns ? rows->names[at] : AB_STR("beyond the last"), value->type, wanted);
+	return &nothing;
+}
+
+bool ab_row_bool(const ab_rows *rows, size_t at)
+{
+	const ab_value *value = typed(rows, at, AB_BOOL, "a bool");
+	return value->type == AB_BOOL && value->boolean;
+}
+
+int64_t ab_row_integer(const ab_rows *rows, size_t at)
+{
+	const ab_value *value = typed(rows, at, AB_INTEGER, "an integer");
+	return value->type == AB_INTEGER ? value->integer : 0;
+}
+
+double ab_row_float(const ab_rows *rows, size_t at)
+{
+	const ab_value *value = typed(rows, at, AB_FLOAT, "a float");
+	return value->type == AB_FLOAT ? value->real : 0;
+}
+
+ab_str ab_row_text(const ab_rows *rows, size_t at)
+{
+	return typed(rows, at, AB_TEXT, "text")->text;
+}
+
+ab_str ab_row_text_or(const ab_rows *rows, size_t at, ab_str otherwise)
+{
+	return ab_row_is_null(rows, at) ? otherwise : ab_row_text(rows, at);
 }
 
 bool ab_select(const char *sql, const ab_str *parameters, size_t width, ab_rows *rows, ab_failure *failure)

@@ -32,11 +32,19 @@ bool ab_failedf(ab_failure *failure, ab_class failure_class, const char *code, c
 	return false;
 }
 
-/* A document that is not there has no result to be set. */
+/* A document that is not there has no result to be set: the batch fails. */
+static bool is_stray;
+static size_t stray;
+
 static struct ab_result *result_of(ab_delivery *delivery, size_t document)
 {
 	static struct ab_result nowhere;
-	return document < delivery->count ? &delivery->results[document] : &nowhere;
+	if (document < delivery->count)
+		return &delivery->results[document];
+	if (!is_stray)
+		stray = document;
+	is_stray = true;
+	return &nowhere;
 }
 
 void ab_accept(ab_delivery *delivery, size_t document)
@@ -128,10 +136,27 @@ static ab_str unknown(ab_str json, const char *const *known)
 	return (ab_str){0};
 }
 
+/* Why a sink cannot be what it is declared as; NULL where it can. */
+static const char *misdeclared(const ab_plugin *plugin)
+{
+	if (plugin->kind == AB_A_TRANSFORM)
+		return "AB_PLUGIN declares a transform: use AB_SINK";
+	if (plugin->deliver == NULL)
+		return "the sink has no `.deliver`";
+	if (plugin->kind == AB_A_SINK && plugin->purge != NULL)
+		return "AB_SINK exports no `.purge`: use AB_PURGING_SINK";
+	if (plugin->kind == AB_A_PURGING_SINK && plugin->purge == NULL)
+		return "AB_PURGING_SINK without `.purge`: use AB_SINK";
+	return NULL;
+}
+
 bool ab_run_open(const ab_plugin *plugin, ab_str settings, ab_failure *failure)
 {
 	static const char *const none[] = {NULL};
 	ab_alloc_reset();
+	const char *wrong = misdeclared(plugin);
+	if (wrong != NULL)
+		return ab_failed(failure, AB_FATAL, "declaration", wrong);
 	ab_str name = unknown(settings, plugin->settings == NULL ? none : plugin->settings);
 	if (name.data != NULL) {
 		ab_buffer known = {0};
@@ -143,17 +168,17 @@ bool ab_run_open(const ab_plugin *plugin, ab_str settings, ab_failure *failure)
 		ab_failedf(failure, AB_FATAL, "settings", "`config` of the sink: unknown setting `%.*s`%.*s",
 			   (int)name.size, name.data, (int)known.size, known.data == NULL ? "" : (char *)known.data);
 		free(known.data);
-		return false;
+		return ab_leaves(failure);
 	}
 	ab_failed(failure, AB_FATAL, "open", "the sink returned false without ab_failed");
-	return plugin->open == NULL || plugin->open(settings, failure);
+	return plugin->open == NULL || plugin->open(settings, failure) || ab_leaves(failure);
 }
 
 bool ab_run_purge(const ab_plugin *plugin, ab_str destination, ab_failure *failure)
 {
 	ab_alloc_reset();
 	ab_failed(failure, AB_RETRY, "purge", "the sink returned false without ab_failed");
-	return plugin->purge != NULL && plugin->purge(destination, failure);
+	return (plugin->purge != NULL && plugin->purge(destination, failure)) || ab_leaves(failure);
 }
 
 /* ---- the request ---- */
@@ -238,6 +263,9 @@ static bool write_results(const ab_delivery *delivery, ab_failure *failure)
 {
 	static const char *const classes[] = {"retry", "poison", "fatal"};
 	ab_buffer *out = &reply_buffer;
+	if (is_stray)
+		return ab_failedf(failure, AB_FATAL, "results", "the sink gave a result for document %zu of %zu", stray,
+				  delivery->count);
 	ab_write_array(out, (uint32_t)delivery->count);
 	for (size_t at = 0; at < delivery->count; at++) {
 		const struct ab_result *result = &delivery->results[at];
@@ -253,8 +281,8 @@ static bool write_results(const ab_delivery *delivery, ab_failure *failure)
 		ab_write_array(out, result->is_after ? 5 : 4);
 		ab_write_integer(out, 1);
 		ab_write_text(out, ab_str_of(classes[result->failure.failure_class]));
-		ab_write_text(out, result->failure.code);
-		ab_write_text(out, result->failure.message);
+		ab_write_text(out, ab_lossy(result->failure.code));
+		ab_write_text(out, ab_lossy(result->failure.message));
 		if (result->is_after)
 			ab_write_integer(out, result->after);
 	}
@@ -265,6 +293,7 @@ bool ab_run_deliver(const ab_plugin *plugin, const uint8_t *request, size_t size
 {
 	ab_alloc_reset();
 	ab_buffer_reset(&reply_buffer);
+	is_stray = false;
 	ab_reader reader = {request, request + size, false};
 	ab_delivery delivery = {0};
 	uint64_t version = 1;
@@ -277,7 +306,7 @@ bool ab_run_deliver(const ab_plugin *plugin, const uint8_t *request, size_t size
 	/* One that says nothing of its failure has one all the same. */
 	ab_failed(failure, AB_RETRY, "deliver", "the sink returned false without ab_failed");
 	if (!plugin->deliver(&delivery, failure) || !write_results(&delivery, failure))
-		return false;
+		return ab_leaves(failure);
 	*reply = (ab_str){(const char *)reply_buffer.data, reply_buffer.size};
 	return true;
 }

@@ -264,7 +264,10 @@ void ab_test_http(ab_test *test, ab_test_server *server)
 bool ab_http(const ab_request *request, ab_response *response, ab_failure *failure)
 {
 	ab_failure unwanted;
+	ab_target target;
 	*response = (ab_response){0};
+	if (!ab_target_of(request->url, &target, failure))
+		return false;
 	if (ab_present_test == NULL || ab_present_test->server == NULL)
 		return ab_failure_is(failure, AB_FATAL, "http-denied",
 				     "no request is answered here: say how with ab_test_http");

@@ -3,6 +3,7 @@ package anabranch
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 )
@@ -176,4 +177,43 @@ func TestWhatATestDoesNotAnswerIsRefused(t *testing.T) {
 	expect(t, outcomes[0].Failure.Code, "query-denied")
 	expect(t, outcomes[1].Failure.Code, "http-denied")
 	expect(t, outcomes[1].Failure.Class, ClassFatal)
+}
+
+func TestARequestThatCannotBeMadeIsPoison(t *testing.T) {
+	for url, shown := range map[string]string{
+		"no url":                                "to a URL without scheme and host:",
+		"":                                      "to a URL without",
+		"a b://marker":                          "to a URL without",
+		"ftp://me:marker@host:21/marker?marker": "to ftp://host:21:",
+		"https:///marker":                       "to https://:",
+		"http://?marker":                        "to http://:",
+	} {
+		_, err := Send(Request{URL: url})
+		failure := failureIn(t, err)
+		expect(t, failure.Class, ClassPoison)
+		expect(t, failure.Code, "http-request")
+		if !strings.Contains(failure.Message, shown) || strings.Contains(failure.Message, "marker") {
+			t.Error(url, failure.Message)
+		}
+	}
+	for url, expected := range map[string]target{
+		"HTTP://x:1?a=b#c": {false, "x:1", "/?a=b"}, "https://x": {true, "x", "/"}, "https://x/a?b/c": {true, "x", "/a?b/c"},
+	} {
+		to, err := targetOf(url)
+		expect(t, err, nil)
+		expect(t, to, expected)
+	}
+}
+
+func TestTheHostsWordsBeginWithWhatTheyAre(t *testing.T) {
+	for said, expected := range map[string]Failure{
+		"denied: x: `y`":              {Class: ClassFatal, Code: "http-denied", Message: "x: `y`"},
+		"timeout: late":               {Class: ClassRetry, Code: "http-timeout", Message: "late"},
+		"no connection: denied: by x": {Class: ClassRetry, Code: "http-failed", Message: "no connection: denied: by x"},
+		`ErrorCode::InternalError(Some("denied: set \"a\""))`: {Class: ClassFatal, Code: "http-denied", Message: `set "a"`},
+		`InternalError(Some("timeout: late"))`:                {Class: ClassRetry, Code: "http-timeout", Message: "late"},
+		"ErrorCode::Reset":                                    {Class: ClassRetry, Code: "http-failed", Message: "ErrorCode::Reset"},
+	} {
+		expect(t, failureIn(t, httpFailure(said)), expected)
+	}
 }

@@ -24,8 +24,11 @@ var held [][]byte
 
 //go:wasmexport cabi_realloc
 func cabiRealloc(old unsafe.Pointer, oldSize, alignment, size uint32) unsafe.Pointer {
-	// Nothing of this interface is a list that grows. Go aligns what it allocates by its size.
+	// Go aligns what it allocates by its size.
 	memory := make([]byte, max((size+alignment-1)/alignment*alignment, alignment))
+	if old != nil {
+		copy(memory, take(old, oldSize))
+	}
 	held = append(held, memory)
 	return unsafe.Pointer(unsafe.SliceData(memory))
 }
@@ -47,10 +50,24 @@ func take(place unsafe.Pointer, size uint32) []byte {
 type text struct{ data, size uint32 }
 
 func textOfBytes(bytes []byte) text {
+	if never {
+		asPointer = unsafe.Pointer(unsafe.SliceData(bytes))
+	}
 	return text{uint32(uintptr(unsafe.Pointer(unsafe.SliceData(bytes)))), uint32(len(bytes))}
 }
 
+// The compiler follows pointers, and no addresses: a text whose address alone is taken may stand on the stack, which moves
+// when it grows. What is assigned to a variable of a package, if only as far as the compiler knows, stands on the heap.
+var (
+	never     bool
+	asText    string
+	asPointer unsafe.Pointer
+)
+
 func textOfString(words string) text {
+	if never {
+		asText = words
+	}
 	return text{uint32(uintptr(unsafe.Pointer(unsafe.StringData(words)))), uint32(len(words))}
 }
 
@@ -109,11 +126,10 @@ func answer(answered []byte, failure *Failure) unsafe.Pointer {
 		results = [6]uint32{0, given.data, given.size}
 		return unsafe.Pointer(&results)
 	}
-	reply = append([]byte(failure.Code), failure.Message...)
+	class, said, code := replyOf(failure)
+	reply = said
 	all := textOfBytes(reply)
-	code := uint32(len(failure.Code))
-	class := map[Class]uint32{ClassRetry: 0, ClassPoison: 1, ClassFatal: 2}[failure.Class]
-	results = [6]uint32{1, class, all.data, code, all.data + code, uint32(len(failure.Message))}
+	results = [6]uint32{1, class, all.data, code, all.data + code, all.size - code}
 	return unsafe.Pointer(&results)
 }
 

@@ -57,6 +57,9 @@ type optional struct {
 type list struct{ data, size uint32 }
 
 func listOf[T any](items []T) list {
+	if never {
+		asPointer = unsafe.Pointer(unsafe.SliceData(items))
+	}
 	return list{uint32(uintptr(unsafe.Pointer(unsafe.SliceData(items)))), uint32(len(items))}
 }
 

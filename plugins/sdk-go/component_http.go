@@ -136,8 +136,8 @@ func methodOf(name string) uint32 {
 
 func dataOf(words string) unsafe.Pointer { return unsafe.Pointer(unsafe.StringData(words)) }
 
-func hostSend(request Request) (*Response, error) {
-	outgoing, err := begun(request)
+func hostSend(request Request, to target) (*Response, error) {
+	outgoing, err := begun(request, to)
 	if err != nil {
 		return nil, err
 	}
@@ -171,20 +171,7 @@ func hostSend(request Request) (*Response, error) {
 }
 
 // begun is the request without its body.
-func begun(request Request) (handle, error) {
-	wrong := func() error { return httpFailure(fmt.Sprintf("`%s` is no URL that a request can go to", request.URL)) }
-	scheme, rest, _ := strings.Cut(request.URL, "://")
-	kind := slices.Index([]string{"http", "https"}, scheme)
-	if kind < 0 || rest == "" {
-		return 0, wrong()
-	}
-	authority, path := rest, "/"
-	if at := strings.IndexAny(rest, "/?"); at >= 0 {
-		authority, path = rest[:at], rest[at:]
-		if path[0] == '?' {
-			path = "/" + path
-		}
-	}
+func begun(request Request, to target) (handle, error) {
 	labels := make([]Label, 0, len(request.Headers))
 	for name, value := range request.Headers {
 		labels = append(labels, Label{name, value})
@@ -195,17 +182,23 @@ func begun(request Request) (handle, error) {
 	runtime.KeepAlive(records)
 	runtime.KeepAlive(labels)
 	if fields.is(0) != 0 {
-		return 0, httpFailure("a header cannot be sent")
+		return 0, Poison("http-request", "a header cannot be sent")
 	}
 	made := requestNew(fields.words[1])
-	refused := requestSetMethod(made, methodOf(request.Method), dataOf(request.Method), uint32(len(request.Method))) +
-		requestSetScheme(made, 1, uint32(kind), nil, 0) +
-		requestSetAuthority(made, 1, dataOf(authority), uint32(len(authority))) +
-		requestSetPath(made, 1, dataOf(path), uint32(len(path)))
-	runtime.KeepAlive(path)
+	if requestSetMethod(made, methodOf(request.Method), dataOf(request.Method), uint32(len(request.Method))) != 0 {
+		requestDrop(made)
+		return 0, Poison("http-request", "the method is no word that can be sent")
+	}
+	scheme := uint32(0)
+	if to.secure {
+		scheme = 1
+	}
+	refused := requestSetScheme(made, 1, scheme, nil, 0) +
+		requestSetAuthority(made, 1, dataOf(to.authority), uint32(len(to.authority))) +
+		requestSetPath(made, 1, dataOf(to.path), uint32(len(to.path)))
 	if refused != 0 {
 		requestDrop(made)
-		return 0, wrong()
+		return 0, wrongURL(request.URL)
 	}
 	return made, nil
 }

@@ -78,8 +78,18 @@ func errorOf(failure *Failure) error {
 	return failure
 }
 
+// texts are its code and message as the host takes them: a text that is no UTF-8 would end the call.
+func (f *Failure) texts() (code, message string) {
+	return strings.ToValidUTF8(f.Code, "\ufffd"), strings.ToValidUTF8(f.Message, "\ufffd")
+}
+
 func appendFailure(out []byte, failure *Failure) []byte {
-	out = appendText(out, string(failure.Class))
-	out = appendText(out, strings.ToValidUTF8(failure.Code, "\ufffd"))
-	return appendText(out, strings.ToValidUTF8(failure.Message, "\ufffd"))
+	code, message := failure.texts()
+	return appendText(appendText(appendText(out, string(failure.Class)), code), message)
+}
+
+// replyOf is a failure of a whole batch: its class as a number, and its texts one behind the other.
+func replyOf(failure *Failure) (class uint32, reply []byte, code uint32) {
+	word, message := failure.texts()
+	return map[Class]uint32{ClassRetry: 0, ClassPoison: 1, ClassFatal: 2}[failure.Class], append([]byte(word), message...), uint32(len(word))
 }

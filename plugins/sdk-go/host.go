@@ -1,6 +1,9 @@
 package anabranch
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Level is that of a line of the host's log.
 type Level int32
@@ -17,7 +20,7 @@ var levelNames = [...]string{"error", "warn", "info", "debug", "trace"}
 
 // Log writes a line to the host's log, which limits their rate and length.
 func Log(level Level, format string, arguments ...any) {
-	hostLog(level, fmt.Sprintf(format, arguments...))
+	hostLog(level, strings.ToValidUTF8(fmt.Sprintf(format, arguments...), "\ufffd"))
 }
 
 // Config is the text under a key of `[plugins.<name>] config`, where it has one. Not in `init`: it has no settings yet.

@@ -132,7 +132,7 @@ func hostGauge(name string, value float64, labels []Label) *Failure {
 	return nil
 }
 
-func hostSend(request Request) (*Response, error) {
+func hostSend(request Request, _ target) (*Response, error) {
 	if native.HTTP == nil {
 		return nil, httpFailure("denied: no request is answered here: say how with the HTTP of the test's Host")
 	}

@@ -37,20 +37,69 @@ func (r *Response) Header(name string) string {
 }
 
 // Send sends a request and waits for the whole answer. An answer of any status is one, and redirects are not followed. The
-// error is a Failure: `http-denied` (fatal: it names the setting), `http-timeout` or `http-failed` (retry).
+// error is a Failure: `http-denied` (fatal: it names the setting), `http-timeout` or `http-failed` (retry), or `http-request`
+// (poison: no request can be made of the URL, the method or the headers).
 func Send(request Request) (*Response, error) {
 	if request.Method == "" {
 		request.Method = "GET"
 	}
-	return hostSend(request)
+	to, err := targetOf(request.URL)
+	if err != nil {
+		return nil, err
+	}
+	return hostSend(request, to)
 }
+
+// target is where a request goes.
+type target struct {
+	secure    bool
+	authority string
+	path      string // with the query
+}
+
+func targetOf(url string) (target, error) {
+	scheme, rest, _ := strings.Cut(url, "://")
+	rest, _, _ = strings.Cut(rest, "#")
+	authority, path := rest, "/"
+	if at := strings.IndexAny(rest, "/?"); at >= 0 {
+		authority, path = rest[:at], rest[at:]
+		if path[0] == '?' {
+			path = "/" + path
+		}
+	}
+	secure := strings.EqualFold(scheme, "https")
+	if authority == "" || !secure && !strings.EqualFold(scheme, "http") {
+		return target{}, wrongURL(url)
+	}
+	return target{secure, authority, path}, nil
+}
+
+// wrongURL tells scheme and host: the user, the path and the query may be secrets.
+func wrongURL(url string) error {
+	where := "a URL without scheme and host"
+	scheme, rest, there := strings.Cut(url, "://")
+	if there && scheme != "" && strings.Trim(strings.ToLower(scheme), "abcdefghijklmnopqrstuvwxyz0123456789+.-") == "" {
+		if at := strings.IndexAny(rest, "/?#"); at >= 0 {
+			rest = rest[:at]
+		}
+		where = scheme + "://" + rest[strings.LastIndexByte(rest, '@')+1:]
+	}
+	return Poison("http-request", "no request can go to %s: a URL is `https://host:port/path?query`", where)
+}
+
+var unescaped = strings.NewReplacer(`\"`, `"`, `\'`, `'`, `\\`, `\`)
 
 // httpFailure is what the host says of a request: its own words begin with what they are.
 func httpFailure(said string) error {
-	if _, words, denied := strings.Cut(said, "denied: "); denied {
+	// So it shows an error of a stream that has words of its own.
+	wrapped, begins := strings.CutPrefix(strings.TrimPrefix(said, "ErrorCode::"), `InternalError(Some("`)
+	if wrapped, ends := strings.CutSuffix(wrapped, `"))`); begins && ends {
+		said = unescaped.Replace(wrapped)
+	}
+	if words, denied := strings.CutPrefix(said, "denied: "); denied {
 		return Fatal("http-denied", "%s", words)
 	}
-	if _, words, late := strings.Cut(said, "timeout: "); late {
+	if words, late := strings.CutPrefix(said, "timeout: "); late {
 		return Retry("http-timeout", "%s", words)
 	}
 	return Retry("http-failed", "%s", said)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"reflect"
 	"strings"
 )
 
@@ -63,11 +64,19 @@ type Delivered struct {
 // Removed is whether the id is to be removed.
 func (d Delivered) Removed() bool { return d.Body == "" }
 
-// Each gives one result for each document, by a function.
+// Each gives one result for each document, by a function. It stops at a failure that is not poison, which those behind it
+// share: the whole batch comes again, and what is sent before it does could overtake.
 func (d Delivery) Each(result func(document Delivered) error) []error {
 	results := make([]error, len(d.Documents))
 	for at, document := range d.Documents {
 		results[at] = result(document)
+		if results[at] == nil || failureOr(results[at], ClassRetry).Class == ClassPoison {
+			continue
+		}
+		for behind := at + 1; behind < len(results); behind++ {
+			results[behind] = results[at]
+		}
+		break
 	}
 	return results
 }
@@ -92,8 +101,12 @@ type opened[S any, D Deliverer] struct {
 
 var exportedSink SinkPlugin
 
-// ExportSink makes a sink that of the component. Call it once, in the main package's `init`.
+// ExportSink makes a sink that of the component. Call it once, in the main package's `init`. It panics where the sink is a
+// [Purger]: nobody would call its Purge.
 func ExportSink[S any, D Deliverer](sink *Sink[S, D]) {
+	if kind := reflect.TypeFor[D](); kind.Implements(reflect.TypeFor[Purger]()) {
+		panic(fmt.Sprintf("%s has a method Purge, which ExportSink does not export: use ExportPurgingSink", kind))
+	}
 	markSink()
 	exportedSink = &opened[S, D]{sink: sink}
 }

@@ -27,6 +27,9 @@ func (d *deliverer) Deliver(delivery Delivery) ([]error, error) {
 			return nil, nil
 		case "down":
 			return nil, errors.New("the server is down")
+		case "cut":
+			Log(Warn, "%.7s", "K\u00f6\xff")
+			return nil, Retry("cut\xff", "the server says K\xc3")
 		}
 	}
 	return delivery.Each(func(document Delivered) error {
@@ -78,7 +81,7 @@ func TestEachDocumentHasAResult(t *testing.T) {
 	test := openShelf(t)
 	results, err := test.Deliver(Delivered{"a", "1", `{"x":1}`, 7, 8}, Delivered{Destination: "b", ID: "poison", Body: "{}"},
 		Delivered{Destination: "a", ID: "2"}, Delivered{Destination: "a", ID: "later", Body: "{}"},
-		Delivered{Destination: "a", ID: "plain", Body: "{}"})
+		Delivered{Destination: "a", ID: "poison", Body: "{}"}, Delivered{Destination: "a", ID: "3", Body: "{}"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +91,13 @@ func TestEachDocumentHasAResult(t *testing.T) {
 	expect(t, results[0], nil)
 	expect(t, failureIn(t, results[1]), Failure{Class: ClassPoison, Code: "bad", Message: "it is bad"})
 	expect(t, results[2], nil)
-	expect(t, failureIn(t, results[3]), Failure{ClassRetry, "busy", "later", 1500 * time.Millisecond})
-	expect(t, failureIn(t, results[4]).Class, ClassRetry)
+	// Nothing is sent behind it.
+	for _, result := range results[3:] {
+		expect(t, failureIn(t, result), Failure{ClassRetry, "busy", "later", 1500 * time.Millisecond})
+	}
+	results, err = test.Deliver(Delivered{Destination: "a", ID: "plain", Body: "{}"})
+	expect(t, err, nil)
+	expect(t, failureIn(t, results[0]).Class, ClassRetry)
 }
 
 func TestABatchMayFailWhole(t *testing.T) {
@@ -103,6 +111,20 @@ func TestABatchMayFailWhole(t *testing.T) {
 	}
 	_, err := TestSink(&shelf).Deliver()
 	expect(t, failureIn(t, err).Code, "not-open")
+}
+
+func TestFailuresAreUTF8(t *testing.T) {
+	test := openShelf(t)
+	_, err := test.Deliver(Delivered{Destination: "a", ID: "cut", Body: "{}"})
+	failure := failureIn(t, err)
+	class, reply, code := replyOf(&failure)
+	expect(t, class, uint32(0))
+	expect(t, string(reply), "cut\ufffdthe server says K\ufffd")
+	expect(t, code, uint32(len("cut\ufffd")))
+	expect(t, test.Host.Lines[0], "warn: K\u00f6\ufffd")
+	results, err := readResults(appendResults(nil, []error{Poison("\xff", "\xc3")}))
+	expect(t, err, nil)
+	expect(t, failureIn(t, results[0]), Failure{Class: ClassPoison, Code: "\ufffd", Message: "\ufffd"})
 }
 
 func TestSettingsAreToldWithoutTheirValues(t *testing.T) {
@@ -122,6 +144,15 @@ func TestADestinationIsEmptied(t *testing.T) {
 	test := openShelf(t)
 	expect(t, test.Purge("a"), nil)
 	expect(t, failureIn(t, test.Purge("kept")).Code, "kept")
+}
+
+func TestASinkThatPurgesIsExportedAsOne(t *testing.T) {
+	defer func() {
+		exportedSink = nil
+		expect(t, recover(), any("*anabranch.deliverer has a method Purge, which ExportSink does not export: use ExportPurgingSink"))
+	}()
+	ExportPurgingSink(&shelf)
+	ExportSink(&shelf)
 }
 
 func TestASinkSaysThatItIsOne(t *testing.T) {

@@ -3,6 +3,7 @@
 //!
 //! Layer 1: pure decisions without I/O, time or tasks. `runtime` carries them out.
 
+mod anew;
 mod bisection;
 mod documents;
 mod ledger;
@@ -14,6 +15,7 @@ mod rollout;
 mod route;
 mod toast;
 
+pub use anew::{as_read, left_as_it_is};
 pub use bisection::{Bisection, BisectionLimits, Found, TooMany};
 pub use documents::{ChangeFailure, DocumentRules, assemble, assemble_around, guest_selection};
 pub use ledger::{LaneId, Ledger, WorkId};

@@ -214,6 +214,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn grants_are_for_the_plugin_that_they_name() {
+        let state = Some(crate::plugin::grants::StateGrant { max_bytes: 1, max_keys: 1 });
+        let own = Grants { state, ..Grants::default() };
+        let settings = HostSettings {
+            grants: BTreeMap::from([("keeps".to_owned(), own.clone())]),
+            ..HostSettings::default()
+        };
+        assert_eq!(settings.grants_of("keeps"), own);
+        assert_eq!(settings.grants_of("other"), Grants::default());
+        assert_eq!(settings.of("other").grants, BTreeMap::new());
+    }
+
+    #[test]
     fn limits_of_its_own_are_for_that_plugin_alone() {
         let own = GuestLimits {
             memory: 1 << 30,

@@ -91,7 +91,10 @@ impl PluginSink {
             None => Vec::new(),
         };
         let shown = if beside.shown { sent } else { &others };
-        let refused = guest.deliver(documents, shown, None).await?;
+        let refused = match &beside.place {
+            Some(_) => in_parts(guest, documents, shown).await?,
+            None => guest.deliver(documents, shown, None).await?,
+        };
         let (passed_over, more): (Vec<_>, Vec<_>) =
             refused.into_iter().partition(|(index, _)| beside.place.is_some() && built(index));
         let taken = |(index, _): &&(usize, Failure)| !rejected.iter().any(|(other, _)| other == index);
@@ -123,6 +126,28 @@ impl PluginSink {
              they see this one and others like it as they were before. {failure}",
         );
     }
+}
+
+/// Delivers to what readers see, in smaller batches where one is refused as a whole, until those that it does not take
+/// are alone.
+async fn in_parts(
+    guest: &SinkGuest,
+    documents: &Documents,
+    sent: &[usize],
+) -> Result<Vec<(usize, Failure)>, Failure> {
+    let (mut refused, mut parts) = (Vec::new(), vec![sent]);
+    while let Some(part) = parts.pop() {
+        match (guest.deliver(documents, part, None).await, part) {
+            (Ok(more), _) => refused.extend(more),
+            (Err(failure), [one]) if failure.class == FailureClass::Poison => refused.push((*one, failure)),
+            (Err(failure), [_, _, ..]) if failure.class == FailureClass::Poison => {
+                let (first, second) = part.split_at(part.len() / 2);
+                parts.extend([second, first]);
+            }
+            (Err(failure), _) => return Err(failure),
+        }
+    }
+    Ok(refused)
 }
 
 #[async_trait::async_trait]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use testkit::{
+    guests::Guest,
     shop::{insert_orders, insert_products},
     wait_until,
 };
@@ -141,6 +142,26 @@ async fn a_rebuild_is_seen_once_it_is_whole_and_live_changes_at_once() {
     assert_ne!(world.server.documents(READ)["3"]["title"], "odd");
     world.scene.host.wait_log(0, "what readers see does not take document \"3\"", SOON).await.unwrap();
 
+    // Nor where it refuses whole requests for it.
+    world.server.state().refuses_whole = true;
+    world
+        .execute(
+            "update public.products set active = true, name = case id when 4 then 'odd' else 'beside it' end \
+             where id between 4 and 6",
+        )
+        .await;
+    world
+        .wait("the documents", |server| {
+            let titles = |index: &str, ids: [&str; 2]| {
+                ids.map(|id| server.documents(index).get(id).map(|one| one["title"] == "beside it"))
+            };
+            titles(READ, ["5", "6"]) == [Some(true); 2]
+                && server.documents(&second).get("4").is_some_and(|one| one["title"] == "odd")
+        })
+        .await;
+    assert!(world.server.documents(READ).get("4").is_none_or(|one| one["title"] != "odd"));
+    world.server.state().refuses_whole = false;
+
     world.asked(&["request", "search"]);
     world.wait("the second to be abandoned", |server| !server.indexes().0.contains(&second)).await;
     let third = world.building().await;
@@ -259,6 +280,40 @@ async fn a_live_change_that_comes_before_the_first_reading_leaves_no_index_in_th
     let waited = world.scene.host.run(&["backfill", "wait", "more", "--timeout", "60s"]).unwrap();
     assert!(waited.status.success(), "{waited:?}\n{}", world.scene.host.log_tail());
     world.wait("all of them", |server| server.documents("shop-orders").len() > 9).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_live_row_that_is_skipped_is_there_when_readers_are_switched() {
+    let more = "[[map]]\nname = \"notes\"\ntable = \"public.notes\"\ntransform = \"picky\"\nsink = \"search\"\n\
+                destination = \"notes\"\n";
+    let mut world = World::new(5, ("", more)).await;
+    world
+        .execute(
+            "create table public.notes (id bigint primary key, text text); \
+             insert into public.notes select n, 'good ' || n from generate_series(1, 300) as n",
+        )
+        .await;
+    world.scene.plugin("picky", &Guest::new("plugins/fixtures/picky"));
+    world.scene.host.start().unwrap();
+    world.wait("the first generation", |server| server.documents("shop-notes").len() == 300).await;
+    let waited = world.scene.host.run(&["backfill", "wait", "notes", "--timeout", "60s"]).unwrap();
+    assert!(waited.status.success(), "{waited:?}");
+
+    world.asked(&["rate", "5"]);
+    world.asked(&["request", "notes"]);
+    let second = |server: &Server| {
+        server.indexes().0.into_iter().find(|index| index.starts_with("shop-notes.anabranch-2-"))
+    };
+    world.wait("a second one", |server| second(server).is_some()).await;
+    let second = second(&world.server).unwrap();
+    world.wait("some rows of it", |server| !server.documents(&second).is_empty()).await;
+    world.execute("update public.notes set text = 'later ' || id where id = 290").await;
+    world.wait("the row that is not read yet", |server| server.documents(&second).contains_key("290")).await;
+    assert!(world.server.documents(&second).len() < 290, "it was read");
+    assert_eq!(world.server.documents("shop-notes")["290"]["text"], "good 290", "as the plugin left it");
+    world.asked(&["rate", "none"]);
+    world.wait("the switch", |server| server.documents("shop-notes")["290"]["text"] == "later 290").await;
+    assert_eq!(world.server.documents("shop-notes").len(), 300);
 }
 
 #[tokio::test(flavor = "multi_thread")]

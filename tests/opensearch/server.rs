@@ -38,6 +38,8 @@ pub struct State {
     pub live: Option<BTreeSet<String>>,
     /// An index that takes no document of the title `odd`.
     pub refuses_odd: Option<String>,
+    /// Whether it refuses the whole request for one.
+    pub refuses_whole: bool,
     /// What readers must never see, and saw.
     pub violations: Vec<String>,
     /// What readers have seen of all ids that do not change.
@@ -183,6 +185,11 @@ impl State {
                 });
                 plain(200, Value::Object(told.collect()))
             }
+            ("GET", [name, "_count"]) => {
+                let found = self.behind(name);
+                let count: usize = found.iter().map(|index| self.indexes[index].visible.len()).sum();
+                plain(200, json!({"count": count}))
+            }
             ("POST", [name, what]) => {
                 let found = self.behind(name);
                 let Some(index) = found.first().and_then(|index| self.indexes.get_mut(index)) else {
@@ -244,6 +251,11 @@ impl State {
         assert_eq!(request.body.last(), Some(&b'\n'), "the last line ends with a line break");
         let text = std::str::from_utf8(&request.body).unwrap();
         let mut lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let is_odd = text.contains("\"title\":\"odd\"") && !require_alias;
+        if is_odd && self.refuses_whole {
+            let error = json!({"type": "illegal_argument_exception", "reason": "the request is refused"});
+            return plain(400, json!({"error": error, "status": 400}));
+        }
         let mut items = Vec::new();
         while let Some(action) = lines.next() {
             let (kind, target) = action.as_object().unwrap().iter().next().unwrap();

@@ -8,13 +8,19 @@
 use std::collections::BTreeMap;
 
 use anabranch_sdk::{Failure, FailureClass, info, sink::Generations, warn};
-use serde::de::IgnoredAny;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::json;
 
 use crate::{
     OpenSearch,
     bulk::{self, MARK, path_segment, place_index, write_alias},
 };
+
+/// The answer of `_count`.
+#[derive(Deserialize)]
+struct Counted {
+    count: u64,
+}
 
 /// What readers see under a destination.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,12 +48,18 @@ impl Generations for OpenSearch {
             }
             self.empty(&path_segment(&index))?;
         }
-        Ok(seen != Seen::Nothing)
+        Ok(match seen {
+            Seen::Nothing => false,
+            Seen::Index => true,
+            Seen::Alias(_) => !self.is_empty(&name)?,
+        })
     }
 
     fn switch(&mut self, destination: &str, place: &str) -> Result<(), Failure> {
         let (name, index) = self.names(destination, place)?;
         let seen = self.seen(&name)?;
+        // Those that are there before the switch: what is begun meanwhile, by whom ever, is not of those that it ends.
+        let known = self.indexes(&format!("{name}{MARK}*"))?;
         if seen != Seen::Alias(vec![index.clone()]) {
             // What was delivered is found by searches from the first moment on.
             if self.post(&format!("/{}/_refresh", path_segment(&index)), "")?.is_none() {
@@ -75,10 +87,8 @@ impl Generations for OpenSearch {
             let kept = others.iter().filter(|other| !is_place(&name, other));
             kept.for_each(|other| info!("{name} leads to {index} now; {other} was not made here, and stays"));
         }
-        for other in self.indexes(&format!("{name}{MARK}*"))? {
-            if other != index && is_place(&name, &other) {
-                self.remove(&other)?;
-            }
+        for other in known.iter().filter(|other| **other != index && is_place(&name, other)) {
+            self.remove(other)?;
         }
         Ok(())
     }
@@ -106,6 +116,21 @@ impl OpenSearch {
             [one] if one == name => Seen::Index,
             _ => Seen::Alias(indexes),
         })
+    }
+
+    /// Whether searches find nothing under a name, as where a first generation was begun and nothing came of it.
+    fn is_empty(&self, name: &str) -> Result<bool, Failure> {
+        let path = path_segment(name);
+        self.post(&format!("/{path}/_refresh"), "")?;
+        let answer = match self.ask("GET", &format!("/{path}/_count"), "") {
+            Err(failure) if failure.class != FailureClass::Retry => {
+                info!("{name} cannot be searched, and is taken for one that has documents: {failure}");
+                return Ok(false);
+            }
+            answer => answer?,
+        };
+        let counted = answer.and_then(|answer| serde_json::from_slice::<Counted>(&answer.body).ok());
+        Ok(counted.is_some_and(|counted| counted.count == 0))
     }
 
     /// The indexes that a name or a pattern leads to, in order.
@@ -185,6 +210,10 @@ mod tests {
         indexes: BTreeMap<String, BTreeSet<String>>,
         changes: Vec<String>,
         forbidden: bool,
+        /// Made by somebody else while aliases are changed.
+        comes: Option<String>,
+        /// How many documents there are in all; none: they are not counted.
+        count: Option<u64>,
     }
 
     impl Server {
@@ -219,7 +248,12 @@ mod tests {
                 ("DELETE", None) => {
                     (if self.indexes.remove(path).is_some() { 200 } else { 404 }, String::new())
                 }
+                ("GET", Some((_, "_count"))) => match self.count {
+                    Some(count) => (200, json!({"count": count}).to_string()),
+                    None => (404, String::new()),
+                },
                 ("POST", None) if path == "_aliases" => {
+                    self.indexes.extend(self.comes.take().map(|index| (index, BTreeSet::new())));
                     for action in body["actions"].as_array().unwrap() {
                         let (kind, of) = action.as_object().unwrap().iter().next().unwrap();
                         let index = of["index"].as_str().unwrap();
@@ -283,7 +317,34 @@ mod tests {
     }
 
     #[test]
-    fn what_is_begun_again_is_emptied_and_what_readers_see_is_not_abandoned() {
+    fn an_alias_of_nothing_shows_nothing() {
+        let server = serve(Server { count: Some(0), ..Server::default() });
+        let mut sink = sink("");
+        sink.begin("d", OLD).unwrap();
+        sink.switch("d", OLD).unwrap();
+        assert!(
+            !sink.begin("d", "1-00000002").unwrap(),
+            "begun again, as after a kill before it was recorded"
+        );
+        server.borrow_mut().count = Some(1);
+        assert!(sink.begin("d", NEW).unwrap());
+    }
+
+    #[test]
+    fn what_somebody_begins_meanwhile_stays() {
+        let server = serve(Server::default());
+        let mut sink = sink("");
+        sink.begin("d", OLD).unwrap();
+        sink.switch("d", OLD).unwrap();
+        sink.begin("d", NEW).unwrap();
+        let other = "d.anabranch-3-0000000b".to_owned();
+        server.borrow_mut().comes = Some(other.clone());
+        sink.switch("d", NEW).unwrap();
+        assert_eq!(indexes(&server), [("d.anabranch-2-0000000a".to_owned(), true), (other, false)]);
+    }
+
+    #[test]
+    fn what_is_begun_again_and_what_readers_see_is_not_abandoned() {
         let server = serve(Server::default());
         let mut sink = sink("");
         sink.begin("d", OLD).unwrap();

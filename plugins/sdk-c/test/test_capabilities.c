@@ -54,6 +54,25 @@ static ab_outcome ask_many(ab_change *change)
 	return AB_EMIT;
 }
 
+static ab_outcome typed(ab_change *change, bool right)
+{
+	ab_rows rows;
+	if (!ab_select("select id, name from public.brands where id = $1::int", AB_PARAMETERS(ab_text(change, ARGUMENT)),
+		       &rows, NULL))
+		return AB_FAILED;
+	ab_json *out = ab_document(change);
+	ab_array(out);
+	while (ab_next_row(&rows)) {
+		if (right)
+			ab_put_integer(out, ab_row_integer(&rows, 0));
+		else
+			ab_put_text(out, ab_row_text(&rows, 0));
+		ab_put_text(out, ab_row_text_or(&rows, 1, AB_STR("none")));
+	}
+	ab_end(out);
+	return AB_EMIT;
+}
+
 static ab_outcome keep(ab_change *change)
 {
 	ab_failure failure;
@@ -103,6 +122,8 @@ static ab_outcome transform(ab_change *change)
 		return ask(change);
 	if (ab_str_is(what, "ask many"))
 		return ask_many(change);
+	if (ab_str_is(what, "typed") || ab_str_is(what, "mistyped"))
+		return typed(change, ab_str_is(what, "typed"));
 	if (ab_str_is(what, "keep"))
 		return keep(change);
 	if (ab_str_is(what, "send"))
@@ -197,7 +218,25 @@ static void what_a_test_does_not_answer_is_refused(ab_test *t)
 	AB_EXPECT(t, ab_test_answer(t, 1)->failure_class == AB_FATAL);
 }
 
-static void answers_that_are_damaged_end(ab_test *t)
+/* How many rows an answer has; -1 where it is refused. */
+static int rows_of(ab_test *t, const void *bytes, size_t size)
+{
+	ab_answers answers;
+	ab_rows rows;
+	ab_failure failure = {0};
+	int count = 0;
+	if (!ab_answers_of((ab_str){bytes, size}, &answers, &failure)) {
+		AB_EXPECT_TEXT(t, failure.code, "query-answer");
+		AB_EXPECT(t, failure.failure_class == AB_FATAL && !ab_next_set(&answers, &rows));
+		return -1;
+	}
+	while (ab_next_set(&answers, &rows))
+		while (ab_next_row(&rows))
+			count += 1;
+	return count;
+}
+
+static void damaged_answers_are_refused(ab_test *t)
 {
 	static const uint8_t whole[] = "\x92\x01\x92\x92\x92\xa2id\xa4name\x92\x92\x07\xa1\x61\x92\x08\xc0\x92\x90\x90";
 	for (size_t size = 0; size < sizeof whole; size++) {
@@ -205,21 +244,88 @@ static void answers_that_are_damaged_end(ab_test *t)
 		uint8_t *bytes = malloc(size + 1);
 		memcpy(bytes, whole, size);
 		bool right = size == sizeof whole - 1;
-		for (int changed = 0; changed < 256; changed++) {
-			if (!right && size > 0)
-				bytes[size - 1] = (uint8_t)changed;
-			ab_answers answers;
-			ab_rows rows;
-			size_t count = 0;
-			if (ab_answers_of((ab_str){(const char *)bytes, size}, &answers, NULL))
-				while (ab_next_set(&answers, &rows))
-					while (ab_next_row(&rows))
-						count += 1;
-			AB_EXPECT(t, right ? count == 2 : count <= 2);
+		AB_EXPECT(t, rows_of(t, bytes, size) == (right ? 2 : -1));
+		for (int changed = 0; changed < 256 && !right && size > 0; changed++) {
+			bytes[size - 1] = (uint8_t)changed;
+			AB_EXPECT(t, rows_of(t, bytes, size) <= 2);
 		}
 		free(bytes);
 	}
+	/* Rows of one value and of three where two have names. */
+	AB_EXPECT(t, rows_of(t, "\x92\x01\x91\x92\x92\xa1\x61\xa1\x62\x91\x91\x07", 12) == -1);
+	AB_EXPECT(t, rows_of(t, "\x92\x01\x91\x92\x92\xa1\x61\xa1\x62\x91\x93\x07\x07\x07", 14) == -1);
+	AB_EXPECT(t, rows_of(t, "\x92\x01\x91\x92\x92\xa1\x61\xa1\x62\x91\x92\x07\x07", 13) == 1);
+}
+
+static void values_of_rows_have_types(ab_test *t)
+{
+	ab_test_query(t, source);
+	insert(t, "typed", "7");
+	insert(t, "mistyped", "7");
+	AB_EXPECT_DOCUMENT(t, 0, "[7,\"Köln\",8,\"none\"]");
+	AB_EXPECT_FAILURE(t, 1, "query-row");
+	AB_EXPECT_TEXT(t, ab_test_answer(t, 1)->message, "the column id is an integer where text is read");
+}
+
+static void what_can_be_no_request_is_poison(ab_test *t)
+{
+	static const char *const wrong[][2] = {
+		{"no url", "to a URL without scheme and host:"}, {"", "to a URL without"}, {"a b://marker", "to a URL without"},
+		{"ftp://me:marker@host:21/marker?marker", "to ftp://host:21:"}, {"https:///marker", "to https://:"},
+		{"http://?marker", "to http://:"}, {"http:/", "to a URL without"},
+	};
+	ab_test_http(t, server);
+	for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++) {
+		ab_failure failure;
+		ab_response response;
+		const ab_request request = {.url = ab_str_of(wrong[at][0])};
+		AB_EXPECT(t, !ab_http(&request, &response, &failure));
+		AB_EXPECT_TEXT(t, failure.code, "http-request");
+		AB_EXPECT(t, failure.failure_class == AB_POISON);
+		ab_str message = ab_format("%.*s", (int)failure.message.size, failure.message.data);
+		AB_EXPECT(t, strstr(message.data, wrong[at][1]) != NULL && strstr(message.data, "marker") == NULL);
+	}
+	static const char *const right[][3] = {
+		{"HTTP://x:1?a=b#c", "x:1", "/?a=b"}, {"https://x", "x", "/"}, {"https://x/a?b/c", "x", "/a?b/c"},
+	};
+	for (size_t at = 0; at < sizeof right / sizeof *right; at++) {
+		ab_target target;
+		AB_EXPECT(t, ab_target_of(ab_str_of(right[at][0]), &target, NULL) && target.secure == (at > 0));
+		AB_EXPECT_TEXT(t, target.authority, right[at][1]);
+		AB_EXPECT_TEXT(t, target.path, right[at][2]);
+	}
+}
+
+static void the_hosts_words_begin_with_what_they_are(ab_test *t)
+{
+	static const struct {
+		const char *said, *code, *message;
+		ab_class failure_class;
+	} cases[] = {
+		{"denied: x: `y`", "http-denied", "x: `y`", AB_FATAL},
+		{"timeout: late", "http-timeout", "late", AB_RETRY},
+		{"no connection: denied: by x", "http-failed", "no connection: denied: by x", AB_RETRY},
+		{"ErrorCode::InternalError(Some(\"denied: set \\\"a\\\"\"))", "http-denied", "set \"a\"", AB_FATAL},
+		{"InternalError(Some(\"timeout: late\"))", "http-timeout", "late", AB_RETRY},
+		{"InternalError(Some(\"))", "http-failed", "InternalError(Some(\"))", AB_RETRY},
+		{"ErrorCode::Reset", "http-failed", "ErrorCode::Reset", AB_RETRY},
+	};
+	for (size_t at = 0; at < sizeof cases / sizeof *cases; at++) {
+		ab_failure failure;
+		AB_EXPECT(t, !ab_http_said(&failure, ab_str_of(cases[at].said)));
+		AB_EXPECT_TEXT(t, failure.code, cases[at].code);
+		AB_EXPECT_TEXT(t, failure.message, cases[at].message);
+		AB_EXPECT(t, failure.failure_class == cases[at].failure_class);
+	}
+}
+
+static void parts_of_urls_are_escaped(ab_test *t)
+{
+	AB_EXPECT_TEXT(t, ab_escaped(AB_STR("aZ09-._~")), "aZ09-._~");
+	AB_EXPECT_TEXT(t, ab_escaped(AB_STR("a/b?c#d e%ö+")), "a%2Fb%3Fc%23d%20e%25%C3%B6%2B");
+	AB_EXPECT_TEXT(t, ab_escaped(AB_STR("")), "");
 }
 
 AB_TESTS(answers_come_set_by_set, the_store_keeps_what_it_is_given, numbers_add_up, requests_are_answered_by_the_test,
-	 what_a_test_does_not_answer_is_refused, answers_that_are_damaged_end)
+	 what_a_test_does_not_answer_is_refused, damaged_answers_are_refused, values_of_rows_have_types,
+	 what_can_be_no_request_is_poison, the_hosts_words_begin_with_what_they_are, parts_of_urls_are_escaped)

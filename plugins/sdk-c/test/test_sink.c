@@ -5,6 +5,7 @@
 
 #include "anabranch_sink.h"
 #include "anabranch_testing.h"
+#include "internal.h"
 
 static char opened_with[64];
 static char seen[256];
@@ -36,6 +37,14 @@ static bool deliver(ab_delivery *delivery, ab_failure *failure)
 			ab_refuse_for(delivery, at, 1500, "busy", "later");
 		else if (ab_str_is(document->id, "nothing"))
 			return ab_failedf(failure, AB_RETRY, "down", "%s", "the server is down");
+		else if (ab_str_is(document->id, "cut whole"))
+			return ab_failedf(failure, AB_RETRY, "cut", "%.4s %.1s", "Köln", "Köln" + 1);
+		else if (ab_str_is(document->id, "cut"))
+			ab_refusef(delivery, at, AB_POISON, "cut", "%.2s", "Köln");
+		else if (ab_str_is(document->id, "beyond"))
+			ab_accept(delivery, delivery->count);
+		else if (ab_str_is(document->id, "far beyond"))
+			ab_refuse_for(delivery, SIZE_MAX, 1, "busy", "later");
 		else if (ab_str_is(document->id, "silent"))
 			return false;
 		else if (ab_str_is(document->id, "rest"))
@@ -50,6 +59,10 @@ static bool purge(ab_str destination, ab_failure *failure)
 {
 	if (ab_str_is(destination, "kept"))
 		return ab_failed(failure, AB_POISON, "kept", "it is kept");
+	if (destination.size > 4 && memcmp(destination.data, "kept", 4) == 0) {
+		*failure = (ab_failure){AB_POISON, AB_STR("kept"), destination};
+		return false;
+	}
 	return true;
 }
 
@@ -94,6 +107,36 @@ static void names_within_settings_are_not_looked_at(ab_test *t)
 		AB_EXPECT(t, ab_run_open(&ab_the_plugin, ab_str_of(cases[at].json), &failure) == cases[at].fits);
 }
 
+static void what_is_declared_has_to_be_there(ab_test *t)
+{
+	ab_test_config(t, "url", "x");
+	static const struct {
+		ab_kind kind;
+		bool delivers;
+		bool purges;
+		const char *message;
+	} cases[] = {
+		{AB_A_SINK, true, true, "AB_SINK exports no `.purge`: use AB_PURGING_SINK"},
+		{AB_A_PURGING_SINK, true, false, "AB_PURGING_SINK without `.purge`: use AB_SINK"},
+		{AB_A_SINK, false, false, "the sink has no `.deliver`"},
+		{AB_A_TRANSFORM, true, false, "AB_PLUGIN declares a transform: use AB_SINK"},
+		{AB_A_SINK, true, false, NULL},
+		{AB_A_PURGING_SINK, true, true, NULL},
+	};
+	for (size_t at = 0; at < sizeof cases / sizeof *cases; at++) {
+		ab_plugin plugin = ab_the_plugin;
+		ab_failure failure = {0};
+		plugin.kind = cases[at].kind;
+		plugin.deliver = cases[at].delivers ? deliver : NULL;
+		plugin.purge = cases[at].purges ? purge : NULL;
+		AB_EXPECT(t, ab_run_open(&plugin, AB_STR("{}"), &failure) == (cases[at].message == NULL));
+		if (cases[at].message == NULL)
+			continue;
+		AB_EXPECT_TEXT(t, failure.message, cases[at].message);
+		AB_EXPECT(t, failure.failure_class == AB_FATAL && ab_str_is(failure.code, "declaration"));
+	}
+}
+
 static void each_document_has_a_result(ab_test *t)
 {
 	ab_test_upsert(t, "items", "1", "{\"a\":1}");
@@ -124,6 +167,20 @@ static void what_has_no_result_is_not_accepted(ab_test *t)
 	AB_EXPECT(t, failed_with(t, AB_FATAL, "results", "document 1 of 2 was neither accepted nor refused by the sink"));
 }
 
+static void what_is_not_there_has_no_result(ab_test *t)
+{
+	ab_test_upsert(t, "items", "beyond", "{}");
+	ab_test_upsert(t, "items", "rest", "{}");
+	AB_EXPECT(t, !ab_test_deliver(t));
+	AB_EXPECT(t, failed_with(t, AB_FATAL, "results", "the sink gave a result for document 2 of 2"));
+	ab_test_upsert(t, "items", "far beyond", "{}");
+	ab_test_upsert(t, "items", "rest", "{}");
+	AB_EXPECT(t, !ab_test_deliver(t));
+	ab_test_upsert(t, "items", "1", "{}");
+	AB_EXPECT(t, ab_test_deliver(t));
+	AB_EXPECT_ACCEPTED(t, 0);
+}
+
 static void a_batch_may_fail_whole(ab_test *t)
 {
 	ab_test_upsert(t, "items", "nothing", "{}");
@@ -132,6 +189,26 @@ static void a_batch_may_fail_whole(ab_test *t)
 	ab_test_upsert(t, "items", "silent", "{}");
 	AB_EXPECT(t, !ab_test_deliver(t));
 	AB_EXPECT(t, failed_with(t, AB_RETRY, "deliver", "the sink returned false without ab_failed"));
+}
+
+static void failures_are_utf8(ab_test *t)
+{
+	ab_test_upsert(t, "items", "cut", "{}");
+	AB_EXPECT(t, ab_test_deliver(t));
+	AB_EXPECT_TEXT(t, ab_test_result_of(t, 0)->failure.message, "K\xef\xbf\xbd");
+	ab_test_upsert(t, "items", "cut whole", "{}");
+	AB_EXPECT(t, !ab_test_deliver(t));
+	AB_EXPECT(t, failed_with(t, AB_RETRY, "cut", "Köl \xef\xbf\xbd"));
+	AB_EXPECT(t, !ab_test_purge(t, "kept\xc3"));
+	AB_EXPECT(t, failed_with(t, AB_POISON, "kept", "kept\xef\xbf\xbd"));
+	static const char *const texts[][2] = {
+		{"", ""}, {"aß€😀", "aß€😀"}, {"\xed\x9f\xbf", "\xed\x9f\xbf"}, {"\xf4\x8f\xbf\xbf", "\xf4\x8f\xbf\xbf"},
+		{"\xc1\xbf", "\xef\xbf\xbd\xef\xbf\xbd"}, {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+		{"\xe2\x82", "\xef\xbf\xbd\xef\xbf\xbd"}, {"\xe2\x82x", "\xef\xbf\xbd\xef\xbf\xbdx"},
+		{"\xf5x\x80", "\xef\xbf\xbdx\xef\xbf\xbd"},
+	};
+	for (size_t at = 0; at < sizeof texts / sizeof *texts; at++)
+		AB_EXPECT_TEXT(t, ab_lossy(ab_str_of(texts[at][0])), texts[at][1]);
 }
 
 static void a_destination_is_emptied(ab_test *t)
@@ -172,6 +249,6 @@ static void describe_is_that_of_a_sink(ab_test *t)
 	AB_EXPECT(t, strstr(ab_describe(&ab_the_plugin).data, "\"kind\":\"sink\",\"encoding\":\"msgpack\"") != NULL);
 }
 
-AB_TESTS(settings_are_looked_at, names_within_settings_are_not_looked_at, each_document_has_a_result,
-	 what_has_no_result_is_not_accepted, a_batch_may_fail_whole, a_destination_is_emptied, damaged_requests_are_told,
+AB_TESTS(settings_are_looked_at, names_within_settings_are_not_looked_at, what_is_declared_has_to_be_there, each_document_has_a_result,
+	 what_has_no_result_is_not_accepted, what_is_not_there_has_no_result, a_batch_may_fail_whole, failures_are_utf8, a_destination_is_emptied, damaged_requests_are_told,
 	 describe_is_that_of_a_sink)

@@ -114,6 +114,7 @@ const C: &[(&str, &str)] = files!(
         "json.c",
         "memory.c",
         "msgpack.c",
+        "outbound.c",
         "query.c",
         "sink.c",
         "testing.c",

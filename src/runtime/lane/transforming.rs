@@ -13,7 +13,10 @@ use tracing::Instrument as _;
 use crate::{
     config::OnFailure,
     model::{ChangeBatch, Description, Documents, Failure, Operation, Origin, Outcome, Outcomes, Revision},
-    pipeline::{ChangeFailure, Segment, assemble, assemble_around, guest_selection, incomplete, segments},
+    pipeline::{
+        ChangeFailure, Segment, as_read, assemble, assemble_around, guest_selection, incomplete,
+        left_as_it_is, segments,
+    },
     plugin::{PluginFault, Transform},
 };
 
@@ -25,7 +28,7 @@ use super::{
         reread::not_allowed,
         telemetry,
     },
-    Active, Shared, Timing, Work,
+    Active, Shared, Timing, Way, Work,
     delivering::Delivery,
 };
 
@@ -179,14 +182,40 @@ impl Shared {
                         assemble(batch, &rows, &outcomes, rules, &mut documents).map_err(named)?;
                         Vec::new()
                     };
+                    let skipped = match &work.way.place {
+                        Some(_) => left_as_it_is(batch, &asked, &outcomes),
+                        None => Vec::new(),
+                    };
+                    let mut failed_as_read = Vec::new();
+                    if !skipped.is_empty() {
+                        // Before everything else: what the others come to is what readers see, too.
+                        let reads = as_read(batch, &skipped);
+                        let asking = ask(transform, &reads, &skipped, &[], quarantines);
+                        let outcomes =
+                            asking.await.map_err(|fault| secrets.clean_failure(fault.to_failure()))?;
+                        let way = Way { shown: false, ..work.way.clone() };
+                        let mut built = Documents { beside: way.beside(&rules.destination), ..none() };
+                        if quarantines {
+                            let aside = assemble_around(&reads, &skipped, &outcomes, rules, &mut built);
+                            failed_as_read = aside.map_err(named)?;
+                        } else {
+                            assemble(&reads, &skipped, &outcomes, rules, &mut built).map_err(named)?;
+                        }
+                        made.steps.push(Step::Deliver(built));
+                    }
                     if notes_left {
                         made.left.extend(left(batch, &asked, &outcomes));
                     }
-                    let failed = failed.into_iter().map(|failed| ChangeFailure {
+                    let clean = |failed: ChangeFailure| ChangeFailure {
                         failure: secrets.clean_failure(failed.failure),
                         ..failed
-                    });
+                    };
+                    let failed = failed.into_iter().map(clean);
                     made.note(&asked, failed.collect());
+                    if !failed_as_read.is_empty() {
+                        made.failed.extend(failed_as_read.into_iter().map(clean));
+                        made.failed.sort_by_key(|failed| failed.change);
+                    }
                 }
                 Segment::Truncate(_) => {
                     made.steps.push(Step::Deliver(std::mem::replace(&mut documents, none())));
