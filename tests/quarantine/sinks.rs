@@ -188,7 +188,7 @@ async fn a_file_with_a_constraint_keeps_its_progress_past_what_it_rejects() {
     let before = count();
     assert_eq!(before, 6);
     notes.restart().await;
-    notes.execute("update public.notes set text = 'later' where id = 20").await;
+    notes.execute("update public.notes set text = 'fine too' where id = 20").await;
     notes.settled_but(&[(7, Some("good 7"))], false).await;
     let file = rusqlite::Connection::open(notes.scene.host.path("out.db")).unwrap();
     let writes: i64 = file.query_row("select count(*) from writes", [], |row| row.get(0)).unwrap();
