@@ -25,9 +25,8 @@ func (t *Transform[R]) run(batch []byte, out []byte) ([]byte, *Failure) {
 		key, _ := r.text()
 		switch key {
 		case "v":
-			if version := r.expect(kindInteger).bits; version != 1 && !r.bad {
-				return nil, &Failure{Class: ClassFatal, Code: "payload-version",
-					Message: fmt.Sprintf("this plugin reads payload version 1, the host sent %d", version)}
+			if failure := r.version(); failure != nil {
+				return nil, failure
 			}
 		case "relation":
 			columns = r.relation()

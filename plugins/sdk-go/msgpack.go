@@ -2,6 +2,7 @@ package anabranch
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 	"unsafe"
 )
@@ -211,4 +212,13 @@ func appendInteger(out []byte, number int64) []byte {
 		return append(out, byte(number))
 	}
 	return binary.BigEndian.AppendUint64(append(out, 0xd3), uint64(number))
+}
+
+// version reads the version of a payload. An integer that cannot be read is left to who looks at bad.
+func (r *reader) version() *Failure {
+	if version := r.expect(kindInteger).bits; version != 1 && !r.bad {
+		return &Failure{Class: ClassFatal, Code: "payload-version",
+			Message: fmt.Sprintf("this plugin reads payload version 1, the host sent %d", version)}
+	}
+	return nil
 }

@@ -208,9 +208,8 @@ func readDelivery(batch []byte) (Delivery, *Failure) {
 		key, _ := r.text()
 		switch key {
 		case "v":
-			if version := r.expect(kindInteger).bits; version != 1 && !r.bad {
-				return delivery, &Failure{Class: ClassFatal, Code: "payload-version",
-					Message: fmt.Sprintf("this plugin reads payload version 1, the host sent %d", version)}
+			if failure := r.version(); failure != nil {
+				return delivery, failure
 			}
 		case "entity":
 			delivery.Entity, _ = r.text()
