@@ -18,6 +18,7 @@ use tracing::warn;
 use super::{Capabilities, Progress, Rejected, Sink, usable};
 use crate::{
     model::{Beside, Documents, Failure, FailureClass, Place},
+    pipeline::{Bisection, BisectionLimits, Found, TooMany},
     plugin::{Plugin, SinkConfig, SinkGuest},
 };
 
@@ -72,9 +73,7 @@ impl PluginSink {
             Failure::new(FailureClass::Fatal, "sink-plugin-missing", message)
         })
     }
-}
 
-impl PluginSink {
     /// Delivers while a destination is built beside what its readers see.
     async fn deliver_beside(
         &self,
@@ -129,22 +128,26 @@ impl PluginSink {
 }
 
 /// Delivers to what readers see, in smaller batches where one is refused as a whole, until those that it does not take
-/// are alone.
+/// are alone, however many: they are passed over.
 async fn in_parts(
     guest: &SinkGuest,
     documents: &Documents,
     sent: &[usize],
 ) -> Result<Vec<(usize, Failure)>, Failure> {
-    let (mut refused, mut parts) = (Vec::new(), vec![sent]);
-    while let Some(part) = parts.pop() {
-        match (guest.deliver(documents, part, None).await, part) {
-            (Ok(more), _) => refused.extend(more),
-            (Err(failure), [one]) if failure.class == FailureClass::Poison => refused.push((*one, failure)),
-            (Err(failure), [_, _, ..]) if failure.class == FailureClass::Poison => {
-                let (first, second) = part.split_at(part.len() / 2);
-                parts.extend([second, first]);
+    let every = BisectionLimits { culprits: usize::MAX, slow: usize::MAX };
+    let (mut refused, mut search) = (Vec::new(), Bisection::new(sent.len(), every));
+    while let Some(range) = search.next_range() {
+        match guest.deliver(documents, &sent[range.clone()], None).await {
+            Ok(more) => {
+                refused.extend(more);
+                search.worked(range.end);
             }
-            (Err(failure), _) => return Err(failure),
+            Err(failure) if failure.class == FailureClass::Poison => match search.failed(range.end, false) {
+                Ok(Found::More) => {}
+                Ok(Found::Culprit(at)) => refused.push((sent[at], failure)),
+                Err(TooMany { .. }) => return Err(failure),
+            },
+            Err(failure) => return Err(failure),
         }
     }
     Ok(refused)
