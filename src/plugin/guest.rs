@@ -131,10 +131,7 @@ impl Guest {
         state: GuestState,
         deadline: Duration,
     ) -> Result<Self, FaultKind> {
-        let mut store = Store::new(engine, state);
-        store.limiter(|state| &mut state.limits);
-        let limit = store.data().limits.limit();
-        store.set_hostcall_fuel(limit);
+        let (mut store, limit) = bounded(engine, state);
         store.epoch_deadline_callback(|context| {
             let over = Instant::now() >= context.data().deadline;
             Ok(if over { UpdateDeadline::Interrupt } else { UpdateDeadline::Yield(1) })
@@ -179,8 +176,7 @@ impl Guest {
         request: &[u8],
         deadline: Duration,
     ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
-        self.begin_call(entity, lsn, call, deadline);
-        let limit = self.limit();
+        let limit = self.begin_call(entity, lsn, call, deadline);
         let call = self.instance.transform(&mut self.store, request);
         within(deadline, limit, call).await
     }
@@ -196,8 +192,7 @@ impl Guest {
         if self.opened {
             return Ok(Ok(()));
         }
-        self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
-        let limit = self.limit();
+        let limit = self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
         let opened = within(deadline, limit, self.instance.open(&mut self.store, settings)).await?;
         self.opened = opened.is_ok();
         Ok(opened)
@@ -211,8 +206,7 @@ impl Guest {
         request: &[u8],
         deadline: Duration,
     ) -> Result<Result<Vec<u8>, Failure>, FaultKind> {
-        self.begin_call(entity, lsn, Call::default(), deadline);
-        let limit = self.limit();
+        let limit = self.begin_call(entity, lsn, Call::default(), deadline);
         within(deadline, limit, self.instance.deliver(&mut self.store, request)).await
     }
 
@@ -223,13 +217,8 @@ impl Guest {
         destination: &str,
         deadline: Duration,
     ) -> Result<Result<(), Failure>, FaultKind> {
-        self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
-        let limit = self.limit();
+        let limit = self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
         within(deadline, limit, self.instance.purge(&mut self.store, destination)).await
-    }
-
-    fn limit(&self) -> usize {
-        self.store.data().limits.limit()
     }
 
     /// Has a sink do something with a place; of `begin`, whether readers see anything. After an error this instance is
@@ -241,16 +230,26 @@ impl Guest {
         (destination, place): (&str, &str),
         deadline: Duration,
     ) -> Result<Result<bool, Failure>, FaultKind> {
-        self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
-        let limit = self.limit();
+        let limit = self.begin_call(entity, Lsn::ZERO, Call::default(), deadline);
         within(deadline, limit, self.instance.place(&mut self.store, call, destination, place)).await
     }
 
-    fn begin_call(&mut self, entity: &Arc<str>, lsn: Lsn, call: Call, deadline: Duration) {
+    /// Gives its limit of memory.
+    fn begin_call(&mut self, entity: &Arc<str>, lsn: Lsn, call: Call, deadline: Duration) -> usize {
         self.calls += 1;
         self.store.data_mut().called_for(entity, lsn, call);
         arm(&mut self.store, deadline);
+        self.store.data().limits.limit()
     }
+}
+
+/// A store in which memory, and what calls pass to the host, is bounded; and that bound, in bytes.
+pub(super) fn bounded(engine: &Engine, state: GuestState) -> (Store<GuestState>, usize) {
+    let mut store = Store::new(engine, state);
+    store.limiter(|state| &mut state.limits);
+    let limit = store.data().limits.limit();
+    store.set_hostcall_fuel(limit);
+    (store, limit)
 }
 
 /// A call with its outer timer.

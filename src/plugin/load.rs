@@ -9,10 +9,7 @@ use std::{
 };
 
 use tracing::warn;
-use wasmtime::{
-    Store,
-    component::{Component, Linker},
-};
+use wasmtime::component::{Component, Linker};
 
 use super::{
     PluginHost, Transform,
@@ -22,7 +19,7 @@ use super::{
     describe::{self, DescribeError, Described},
     engine::HostSettings,
     grants::{Capability, Ungranted},
-    guest::{GuestState, classify},
+    guest::{GuestState, bounded, classify},
     host::{call::Granted, http::HttpClient, log::LogGate},
     limits::Limits,
     pool::{Instances, Pool},
@@ -384,10 +381,7 @@ impl PluginHost {
         let limits = Limits::new(inner.settings.most_memory(), &inner.budget);
         let log = Arc::new(LogGate::new(inner.settings.log_lines));
         let state = GuestState::new(limits, Arc::default(), log);
-        let mut store = Store::new(&inner.engine, state);
-        store.limiter(|state| &mut state.limits);
-        let limit = store.data().limits.limit();
-        store.set_hostcall_fuel(limit);
+        let (mut store, limit) = bounded(&inner.engine, state);
         store.epoch_deadline_trap();
         store.set_epoch_deadline(Self::ticks(DESCRIBE_DEADLINE));
         v1::describe(&mut store, component, &linker).map_err(|error| {

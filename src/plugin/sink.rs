@@ -119,8 +119,8 @@ impl SinkGuest {
     }
 
     /// Delivers the documents at `selection` (indexes into the batch, ascending), in order and in as many calls as
-    /// they take, to a place of their destination or to what readers see. Gives those that can never be delivered, by their index, ascending; all others are accepted. May be
-    /// cancelled: the instance that was running is thrown away.
+    /// they take, to a place of their destination or to what readers see. Gives those that can never be delivered, by
+    /// their index, ascending; all others are accepted. May be cancelled: the instance that was running is thrown away.
     ///
     /// # Errors
     /// Nothing is known to be accepted. Of class poison: one of the documents may be the cause, and a smaller batch
