@@ -141,7 +141,7 @@ impl Shared {
     /// the `turn` of the work; none: everything after it waits for this work.
     pub(super) async fn transform(&self, work: &Work, turn: Option<u64>) -> Result<Transformed, Failure> {
         let active = self.active_at(turn).await;
-        let Active { transform, rules, secrets } = &*active;
+        let Active { transform, rules, .. } = &*active;
         let mut made = Transformed::new(work, rules.generation, transform);
         if work.purge {
             made.steps = vec![Step::Purge { destination: rules.destination.clone(), place: None }];
@@ -169,19 +169,9 @@ impl Shared {
             match segment {
                 Segment::Rows(rows) => {
                     let asked = guest_selection(&made.batch, &rows, rules);
-                    let asking = ask(transform, &made.batch, &asked, &refused, quarantines);
-                    let outcomes = asking.await.map_err(|fault| secrets.clean_failure(fault.to_failure()))?;
                     let batch = &made.batch;
-                    let named = |failed: ChangeFailure| {
-                        name_row(secrets.clean_failure(failed.failure), batch, failed.change)
-                    };
-                    let failed = if quarantines {
-                        let aside = assemble_around(batch, &rows, &outcomes, rules, &mut documents);
-                        aside.map_err(named)?
-                    } else {
-                        assemble(batch, &rows, &outcomes, rules, &mut documents).map_err(named)?;
-                        Vec::new()
-                    };
+                    let of = (rows.as_slice(), asked.as_slice(), refused.as_slice());
+                    let (outcomes, failed) = written(&active, batch, of, quarantines, &mut documents).await?;
                     let skipped = match &work.way.place {
                         Some(_) => left_as_it_is(batch, &asked, &outcomes),
                         None => Vec::new(),
@@ -190,30 +180,18 @@ impl Shared {
                     if !skipped.is_empty() {
                         // Before everything else: what the others come to is what readers see, too.
                         let reads = as_read(batch, &skipped);
-                        let asking = ask(transform, &reads, &skipped, &[], quarantines);
-                        let outcomes =
-                            asking.await.map_err(|fault| secrets.clean_failure(fault.to_failure()))?;
                         let way = Way { shown: false, ..work.way.clone() };
                         let mut built = Documents { beside: way.beside(&rules.destination), ..none() };
-                        if quarantines {
-                            let aside = assemble_around(&reads, &skipped, &outcomes, rules, &mut built);
-                            failed_as_read = aside.map_err(named)?;
-                        } else {
-                            assemble(&reads, &skipped, &outcomes, rules, &mut built).map_err(named)?;
-                        }
+                        let of = (skipped.as_slice(), skipped.as_slice(), &[][..]);
+                        (_, failed_as_read) = written(&active, &reads, of, quarantines, &mut built).await?;
                         made.steps.push(Step::Deliver(built));
                     }
                     if notes_left {
                         made.left.extend(left(batch, &asked, &outcomes));
                     }
-                    let clean = |failed: ChangeFailure| ChangeFailure {
-                        failure: secrets.clean_failure(failed.failure),
-                        ..failed
-                    };
-                    let failed = failed.into_iter().map(clean);
-                    made.note(&asked, failed.collect());
+                    made.note(&asked, failed);
                     if !failed_as_read.is_empty() {
-                        made.failed.extend(failed_as_read.into_iter().map(clean));
+                        made.failed.extend(failed_as_read);
                         made.failed.sort_by_key(|failed| failed.change);
                     }
                 }
@@ -296,6 +274,31 @@ impl Transformed {
         self.left.sort_unstable();
         self.left.dedup();
         self.failed.extend(failed);
+    }
+}
+
+/// Has documents made of `rows`, of which the transform is asked about those that are `asked`, and not about those that are
+/// `refused`. Gives its answers, and the changes that can never work where a quarantine sets them aside.
+async fn written(
+    active: &Active,
+    batch: &ChangeBatch,
+    (rows, asked, refused): (&[u32], &[u32], &[u32]),
+    quarantines: bool,
+    documents: &mut Documents,
+) -> Result<(Outcomes, Vec<ChangeFailure>), Failure> {
+    let Active { transform, rules, secrets } = active;
+    let asking = ask(transform, batch, asked, refused, quarantines);
+    let outcomes = asking.await.map_err(|fault| secrets.clean_failure(fault.to_failure()))?;
+    let aside = if quarantines {
+        assemble_around(batch, rows, &outcomes, rules, documents)
+    } else {
+        assemble(batch, rows, &outcomes, rules, documents).map(|()| Vec::new())
+    };
+    let clean =
+        |failed: ChangeFailure| ChangeFailure { failure: secrets.clean_failure(failed.failure), ..failed };
+    match aside {
+        Ok(aside) => Ok((outcomes, aside.into_iter().map(clean).collect())),
+        Err(failed) => Err(name_row(secrets.clean_failure(failed.failure), batch, failed.change)),
     }
 }
 
