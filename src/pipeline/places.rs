@@ -111,12 +111,6 @@ impl Places {
             .filter(|place| self.ability != Ability::InPlace && place.generation() == standing.generation)
     }
 
-    /// Whether a rebuild of this mapping begins in an empty place, so that no purge has to come before it.
-    #[must_use]
-    pub fn builds(&self) -> bool {
-        self.ability == Ability::Builds
-    }
-
     /// A backfill of the whole table begins, or goes on, before any of its rows is handed out. Gives what has to be
     /// handed out before them. Where it `has_rows` already, they are where they are, and the rest follows them. Where a
     /// `purge` is due, what was begun before has something in it, and another place is begun.

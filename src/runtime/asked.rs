@@ -216,7 +216,7 @@ impl Pump {
     }
 
     pub(super) fn follows(&self, id: LaneId) -> bool {
-        self.lanes.get(&id).is_some_and(|lane| lane.handle.is_some()) && self.ledger.follows(id)
+        self.lanes.get(&id).is_some_and(|lane| lane.follows(&self.ledger))
     }
 
     /// Empties a mapping's destination, in its place in the order. It is noted when it is done.

@@ -97,7 +97,7 @@ impl Pump {
     pub(super) fn begin_places(&mut self) {
         let mut due = Vec::new();
         for lane in self.lanes.values_mut() {
-            if lane.handle.is_none() || !self.ledger.follows(lane.id) {
+            if !lane.follows(&self.ledger) {
                 continue;
             }
             let is_first = lane.standing().built == 0;
@@ -149,12 +149,12 @@ impl Pump {
     /// Looks at what is due; it is handed out once everything that led to it is saved.
     pub(super) fn look_at_places(&mut self) {
         let Self { lanes, ledger, scribe, barriers, .. } = self;
-        for (&id, lane) in lanes.iter_mut() {
+        for lane in lanes.values_mut() {
             let due = lane.places.due(lane.standing());
             if lane.barrier.as_ref().map(|(_, waits)| waits) == due.as_ref() {
                 continue;
             }
-            lane.barrier = due.filter(|_| lane.handle.is_some() && ledger.follows(id)).map(|due| {
+            lane.barrier = due.filter(|_| lane.follows(ledger)).map(|due| {
                 *barriers += 1;
                 scribe.note(Note::Barrier(*barriers));
                 (*barriers, due)

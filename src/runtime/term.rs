@@ -302,6 +302,11 @@ impl Lane {
         self.places.place(self.standing())
     }
 
+    /// Whether it runs, and gets what is streamed.
+    pub(super) fn follows(&self, ledger: &Ledger) -> bool {
+        self.handle.is_some() && ledger.follows(self.id)
+    }
+
     /// Whether it runs, and the last thing heard of it was no failure.
     pub(super) fn works(&self) -> bool {
         self.handle.as_ref().is_some_and(|handle| !handle.failing())

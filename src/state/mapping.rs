@@ -112,9 +112,8 @@ impl Store {
     /// These tables were not published for a while, and what was changed of them meanwhile is not in the stream:
     /// their mappings become another generation, and their runs begin anew. One that is not built stays what it is, but
     /// where it is built beside what readers see: the next one begins in an empty place, without what was deleted
-    /// meanwhile. What the slot still has of the time before
-    /// is passed over: it would bring back what was deleted meanwhile. A table of another oid is another table, and left
-    /// alone. Gives the mappings' names.
+    /// meanwhile. What the slot still has of the time before is passed over: it would bring back what was deleted
+    /// meanwhile. A table of another oid is another table, and left alone. Gives the mappings' names.
     pub async fn miss_changes(
         &self,
         client: &Client,
