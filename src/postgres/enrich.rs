@@ -24,7 +24,8 @@ use crate::model::{QueryRows, QueryStatement, Snapshot, ValueType};
 
 /// Whatever ends the transaction that queries run in.
 const READ_ONLY: &str = "set default_transaction_read_only = on";
-/// The prepared statement that sets the limits; it runs before each statement, since that one may have changed them.
+/// The prepared statement that sets the limits; it runs before whatever the server is asked to do, since what it did
+/// before may have changed them.
 const LIMITS: &str = "anabranch_limits";
 /// How soon a server notices that nobody waits for what it does, in milliseconds; servers since 14.
 const CHECK_INTERVAL: u32 = 5_000;
@@ -130,10 +131,8 @@ impl QuerySession {
             false => String::new(),
         };
         let sql = format!(
-            "begin isolation level repeatable read read only; set local statement_timeout = {limit}; \
-             set local lock_timeout = {limit}; select pg_current_snapshot(); \
-             prepare {LIMITS} as select pg_catalog.set_config('statement_timeout', '{limit}', true), \
-             pg_catalog.set_config('lock_timeout', '{limit}', true){check}"
+            "begin isolation level repeatable read read only; select pg_current_snapshot(); \
+             prepare {LIMITS} as select pg_catalog.set_config('statement_timeout', '{limit}', true){check}"
         );
         let row = self.wire.query(&sql).await?.into_iter().flatten().flatten().flatten().next();
         let snapshot = parse_snapshot(row.as_deref())?;
@@ -242,8 +241,7 @@ impl QuerySession {
             frontend::parse("", &statement.sql, [], &mut out).map_err(encode)?;
         }
         for set in &statement.parameters {
-            bind(LIMITS, &[], &mut out)?;
-            frontend::execute("", 0, &mut out).map_err(encode)?;
+            limits(&mut out)?;
             bind("", set, &mut out)?;
             // One more than allowed tells that there are too many.
             let most = i32::try_from(allowance.rows.saturating_add(1)).unwrap_or(i32::MAX);
@@ -299,6 +297,8 @@ impl QuerySession {
     /// Has the server read the statement, which may be one only.
     async fn describe(&mut self, sql: &str) -> Result<Described, Error> {
         let mut out = BytesMut::new();
+        // To read it the server waits for the locks of all that it names.
+        limits(&mut out)?;
         frontend::parse("", sql, [], &mut out).map_err(encode)?;
         frontend::describe(b'S', "", &mut out).map_err(encode)?;
         frontend::sync(&mut out);
@@ -312,7 +312,8 @@ impl QuerySession {
                 (b'T', body) => described.columns = Some(columns(body)?),
                 (b'E', body) => failure = Some(Error::from_fields(body)),
                 (b'Z', _) => return failure.map_or(Ok(described), Err),
-                (b'1' | b'n' | b'N' | b'S' | b'A', _) => {}
+                // With what the limits answer: bound, a row, done.
+                (b'1' | b'2' | b'C' | b'D' | b'n' | b'N' | b'S' | b'A', _) => {}
                 (tag, _) => return Err(unexpected(tag, "parse")),
             }
         }
@@ -360,6 +361,12 @@ fn columns(body: &[u8]) -> Result<Vec<(String, u32)>, Error> {
         rest = &rest[end + 19..];
     }
     Ok(columns)
+}
+
+/// Has the limits set.
+fn limits(out: &mut BytesMut) -> Result<(), Error> {
+    bind(LIMITS, &[], out)?;
+    frontend::execute("", 0, out).map_err(encode)
 }
 
 fn bind(statement: &str, set: &[Option<String>], out: &mut BytesMut) -> Result<(), Error> {

@@ -56,7 +56,7 @@ async fn no_statement_frees_the_next_of_its_time_limit() {
     }
 }
 
-/// What a statement names is locked before it runs, while the server reads it.
+/// What a statement names is locked before it runs, while the server reads it, whatever the one before it set.
 #[tokio::test]
 async fn a_statement_that_waits_for_a_lock_has_its_time_limit_before_it_runs() {
     let (_, database) = shared_database().await;
@@ -64,13 +64,47 @@ async fn a_statement_that_waits_for_a_lock_has_its_time_limit_before_it_runs() {
     holder.batch_execute("create table public.locked (id int)").await.unwrap();
     holder.batch_execute("begin; lock table public.locked").await.unwrap();
     let mut session = open(&database).await;
-    session.begin(Duration::from_millis(300)).await.unwrap();
-    let mut allowance = PLENTY;
-    let statement = plain("select * from public.locked");
-    let asked = tokio::time::timeout(DEADLINE, session.query(&statement, &mut allowance));
-    let error = asked.await.unwrap().unwrap_err();
-    assert!(matches!(&error, QueryError::Server(error) if error.kind() == ErrorKind::Cancelled), "{error:?}");
-    session.end().await.unwrap();
+    let locked = plain("select * from public.locked");
+    let unlimited =
+        "select set_config('statement_timeout', '0', true), set_config('lock_timeout', '0', true)";
+    for first in ["select 1", unlimited] {
+        session.begin(Duration::from_millis(300)).await.unwrap();
+        let mut allowance = PLENTY;
+        session.query(&plain(first), &mut allowance).await.unwrap();
+        let asked = tokio::time::timeout(DEADLINE, session.query(&locked, &mut allowance)).await;
+        let error = asked.unwrap_or_else(|_| panic!("it waits for the lock, after {first}")).unwrap_err();
+        assert!(
+            matches!(&error, QueryError::Server(error) if error.kind() == ErrorKind::Cancelled),
+            "{error:?}"
+        );
+        session.end().await.unwrap();
+    }
+}
+
+/// Who gives a question up, or has had enough of its answer, has the rest of that answer still to come.
+#[tokio::test]
+async fn a_session_that_was_left_in_the_middle_answers_nobody_else() {
+    let (_, database) = shared_database().await;
+    let numbers = plain("select n::text from generate_series(1, 1000) as n");
+    for given_up in [false, true] {
+        let mut session = open(&database).await;
+        session.begin(Duration::from_secs(30)).await.unwrap();
+        let mut allowance = Allowance { rows: 10, ..PLENTY };
+        if given_up {
+            let asked = std::pin::pin!(session.query(&numbers, &mut allowance));
+            assert!(futures_util::poll!(asked).is_pending(), "the server has not answered yet");
+        } else {
+            let answer = session.query(&numbers, &mut allowance).await;
+            assert!(matches!(answer, Err(QueryError::Rows)), "{:?}", answer.map(|rows| rows.len()));
+        }
+        assert!(!session.is_open() && !session.is_idle());
+        let left = |error: &dyn std::fmt::Display| error.to_string().contains("given up before its end");
+        let error = session.query(&plain("select 1"), &mut PLENTY.clone()).await.unwrap_err();
+        assert!(left(&error), "{error}");
+        assert!(left(&session.end().await.unwrap_err()));
+        assert!(left(&session.begin(Duration::from_secs(30)).await.unwrap_err()));
+        tokio::time::timeout(DEADLINE, session.abandon()).await.unwrap();
+    }
 }
 
 /// Empty answers take memory as well: each has its columns.
