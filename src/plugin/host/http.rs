@@ -22,7 +22,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use reqwest::{
     Client, Method, Url,
     dns::{Addrs, Name, Resolve, Resolving},
-    header::{CONTENT_LENGTH, HeaderMap},
+    header::HeaderMap,
     redirect,
 };
 use tokio::{
@@ -145,7 +145,6 @@ impl HttpClient {
         let whole = tokio::time::timeout_at(until, whole).await.map_err(|_| self.late())?;
         let body = whole.map_err(|error| self.request_error(error))?.to_bytes();
         let mut headers = parts.headers;
-        headers.remove(CONTENT_LENGTH);
         // In place of the guest's own of the same name.
         for (name, value) in self.headers.get(&origin).into_iter().flatten() {
             headers.insert(name, value.clone());
@@ -310,7 +309,6 @@ impl Body for Received {
     ) -> Poll<Option<Result<Frame<Bytes>, Error>>> {
         let this = &mut *self;
         let Some(frame) = ready!(this.body.as_mut().poll_frame(context)) else {
-            this.held = None;
             return Poll::Ready(None);
         };
         let frame = frame.map_err(|error| this.client.error(&error));
