@@ -25,7 +25,7 @@ use crate::{
 };
 
 use super::{
-    super::{answer::ANSWER_LIMIT, blame::name_document, delivery::Step, metrics::Stage, outlet::Outlet},
+    super::{answer::ANSWER_LIMIT, delivery::Step, metrics::Stage, outlet::Outlet},
     LaneSettings, Shared, Work,
     delivering::Delivery,
     transforming::Transformed,
@@ -208,9 +208,6 @@ impl Shared {
             }
             Err(failure) => return Err(failure),
         };
-        if let Some(other) = rejected.iter().find(|rejected| rejected.failure.class != FailureClass::Poison) {
-            return Err(name_document(other.failure.clone(), documents, other.index));
-        }
         let mut ward = self.ward.lock().await;
         let limit = self.settings.quarantine.bounds.in_a_row;
         let places: Vec<usize> = rejected.iter().map(|rejected| rejected.index).collect();
