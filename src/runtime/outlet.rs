@@ -175,3 +175,114 @@ impl Current {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::*;
+    use crate::model::Origin;
+
+    /// Takes nothing before it is opened, and notes how often it was.
+    #[derive(Debug, Default)]
+    struct Counting {
+        opened: AtomicUsize,
+        /// How what it is asked next ends.
+        fails: std::sync::Mutex<Option<FailureClass>>,
+    }
+
+    impl Counting {
+        fn asked(&self) -> Result<(), Failure> {
+            assert!(self.opened.load(Ordering::Relaxed) > 0, "it is not open");
+            match self.fails.lock().unwrap().take() {
+                Some(class) => Err(Failure::new(class, "asked", "it was asked to fail")),
+                None => Ok(()),
+            }
+        }
+    }
+
+    #[async_trait::async_trait]
+    impl Sink for Counting {
+        fn kind(&self) -> &'static str {
+            "counting"
+        }
+
+        fn capabilities(&self) -> Capabilities {
+            Capabilities::default()
+        }
+
+        async fn open(&self) -> Result<(), Failure> {
+            self.opened.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        }
+
+        async fn deliver(&self, _: &Documents, _: Option<&Progress>) -> Result<Vec<Rejected>, Failure> {
+            self.asked().map(|()| Vec::new())
+        }
+
+        async fn purge(&self, _: &str, _: Option<&Progress>) -> Result<(), Failure> {
+            self.asked()
+        }
+
+        async fn progress(&self, _: &str) -> Result<Option<String>, Failure> {
+            self.asked().map(|()| None)
+        }
+
+        async fn has_destination(&self, _: &str) -> Result<bool, Failure> {
+            self.asked().map(|()| true)
+        }
+
+        async fn begin(&self, _: &str, _: &Place) -> Result<bool, Failure> {
+            self.asked().map(|()| true)
+        }
+
+        async fn switch(&self, _: &str, _: &Place) -> Result<(), Failure> {
+            self.asked()
+        }
+
+        async fn abandon(&self, _: &str, _: &Place) -> Result<(), Failure> {
+            self.asked()
+        }
+
+        async fn close(&self) -> Result<(), Failure> {
+            Ok(())
+        }
+    }
+
+    /// Asks for everything that a sink can be asked for, one after the other.
+    async fn ask(outlet: &Outlet, what: usize) -> Option<Result<(), Failure>> {
+        let place = Place::new(1, 1);
+        Some(match what {
+            0 => outlet.deliver(&Documents::new("public.t", Origin::Stream, 1), None).await.map(drop),
+            1 => outlet.purge("d", None).await,
+            2 => outlet.progress("k").await.map(drop),
+            3 => outlet.has_destination("d").await.map(drop),
+            4 => outlet.begin("d", &place).await.map(drop),
+            5 => outlet.switch("d", &place).await,
+            6 => outlet.abandon("d", &place).await,
+            _ => return None,
+        })
+    }
+
+    #[tokio::test]
+    async fn a_sink_is_opened_before_anything_is_asked_of_it_and_again_once_it_failed_for_good() {
+        for what in 0.. {
+            let sink = Arc::new(Counting::default());
+            let outlet = Outlet::new(Arc::clone(&sink) as Arc<dyn Sink>);
+            let opened = || sink.opened.load(Ordering::Relaxed);
+            match ask(&outlet, what).await {
+                None => return assert_eq!((what, opened()), (7, 0)),
+                Some(asked) => asked.unwrap(),
+            }
+            assert_eq!(opened(), 1, "{what}");
+            for (class, again) in
+                [(FailureClass::Retry, 1), (FailureClass::Poison, 1), (FailureClass::Fatal, 2)]
+            {
+                *sink.fails.lock().unwrap() = Some(class);
+                assert_eq!(ask(&outlet, what).await.unwrap().unwrap_err().class, class);
+                ask(&outlet, what).await.unwrap().unwrap();
+                assert_eq!(opened(), again, "{what} after {class:?}");
+            }
+        }
+    }
+}
