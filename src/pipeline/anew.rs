@@ -32,3 +32,50 @@ pub fn as_read(batch: &ChangeBatch, changes: &[u32]) -> ChangeBatch {
     }
     batch
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::model::{Change, RowSpan};
+
+    use super::*;
+
+    fn batch(origin: Origin, operations: &[Operation]) -> ChangeBatch {
+        let mut batch = ChangeBatch::new(origin);
+        for (sequence, &operation) in (0..).zip(operations) {
+            let row = Some(RowSpan { first: sequence, count: 1 });
+            batch.changes.push(Change {
+                operation,
+                relation: 0,
+                transaction: 0,
+                sequence,
+                new: row,
+                old: row,
+            });
+        }
+        batch
+    }
+
+    #[test]
+    fn live_rows_that_are_skipped_are_asked_about_as_read_ones() {
+        let all = [Operation::Insert, Operation::Update, Operation::Delete, Operation::Truncate];
+        let live = batch(Origin::Stream, &[&all[..], &all].concat());
+        let asked = [0, 1, 2, 3, 4, 5];
+        let mut outcomes = Outcomes { outcomes: vec![Outcome::Skip; 6], ..Outcomes::default() };
+        outcomes.outcomes[4] = Outcome::Delete;
+        let skipped = left_as_it_is(&live, &asked, &outcomes);
+        assert_eq!(skipped, [0, 1, 5], "neither what has no row, nor what was answered otherwise");
+        let read = as_read(&live, &skipped);
+        for (index, (change, before)) in (0..).zip(read.changes.iter().zip(&live.changes)) {
+            if skipped.contains(&index) {
+                assert_eq!((change.operation, change.new, change.old), (Operation::Read, before.new, None));
+            } else {
+                assert_eq!(change, before);
+            }
+        }
+        let built = batch(Origin::Backfill, &[Operation::Insert, Operation::Read]);
+        assert!(
+            left_as_it_is(&built, &[0, 1], &outcomes).is_empty(),
+            "what is read is not asked about twice"
+        );
+    }
+}

@@ -66,6 +66,7 @@ fn a_purge_that_is_due_begins_in_another_place_once() {
     assert_eq!(begin, Placing::Begin(Place::new(2, 2)));
     places.handed(WorkId(1), begin);
     assert_eq!(places.begin(G2, false, true, 3), None, "it is due until that is accepted");
+    assert_eq!(places.due(G2), None, "until then the old one is what a crash would go on with");
     assert_eq!(places.accepted(WorkId(1)), Some(Some(&Place::new(2, 2))));
     assert_eq!(places.due(G2), Some(Placing::Abandon(old)));
 }
@@ -104,6 +105,16 @@ fn what_is_in_hand_is_forgotten_too() {
     places.handed(WorkId(3), Placing::Switch(place.clone()));
     places.fit(Ability::InPlace);
     assert_eq!(places.forget(), [place]);
+    // One that was to be abandoned, and is recorded no more.
+    let (old, new) = (Place::new(2, 1), Place::new(3, 2));
+    let mut places = builds(Some(old.clone()));
+    let third = Standing { generation: 3, built: 1 };
+    let begin = places.begin(third, false, false, 2).unwrap();
+    places.handed(WorkId(1), begin);
+    places.accepted(WorkId(1));
+    places.handed(WorkId(2), Placing::Abandon(old.clone()));
+    places.fit(Ability::InPlace);
+    assert_eq!(places.forget(), [old, new]);
 }
 
 #[test]
