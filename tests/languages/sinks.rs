@@ -38,7 +38,8 @@ impl Kept {
     fn answer(&mut self, request: &Received) -> Reply {
         let target = request.target.trim_start_matches('/');
         let (whole, id) = target.split_once('/').map_or((target, None), |(whole, id)| (whole, Some(id)));
-        let (destination, place) = whole.split_once('@').map_or((whole, None), |(name, place)| (name, Some(place)));
+        let (destination, place) =
+            whole.split_once('@').map_or((whole, None), |(name, place)| (name, Some(place)));
         match (id, place) {
             (Some(id), _) => self.document(request, destination, place.map(|_| whole), id),
             (None, Some(place)) => self.place(&request.method, destination, whole, place),
@@ -103,7 +104,10 @@ impl Kept {
     /// The place of a destination that a generation is built in, and what is in it.
     fn built(&self, destination: &str, generation: u8) -> Option<(&str, &Documents)> {
         let prefix = format!("{destination}@{generation}-");
-        self.built.iter().find(|(whole, _)| whole.starts_with(&prefix)).map(|(whole, there)| (whole.as_str(), there))
+        self.built
+            .iter()
+            .find(|(whole, _)| whole.starts_with(&prefix))
+            .map(|(whole, there)| (whole.as_str(), there))
     }
 }
 
@@ -154,11 +158,15 @@ async fn rebuilt(scene: &Scene, names: &[String], kept: &Mutex<Kept>) {
         let change = format!("update public.products set active = true, name = '{title}' where id = 4");
         scene.client.batch_execute(&change).await.unwrap();
         wait("a live change at both", &|kept, name| {
-            let has = |documents: &Documents| documents.get("4").is_some_and(|document| document["title"] == title);
+            let has =
+                |documents: &Documents| documents.get("4").is_some_and(|document| document["title"] == title);
             has(&kept.of(name)) && kept.built(name, generation).is_some_and(|(_, documents)| has(documents))
         })
         .await;
-        assert!(names.iter().all(|name| kept.lock().unwrap().of(name)["3"] == stale), "readers see nothing of it");
+        assert!(
+            names.iter().all(|name| kept.lock().unwrap().of(name)["3"] == stale),
+            "readers see nothing of it"
+        );
     }
     wait("the second to be given up", &|kept, name| kept.built(name, 2).is_none()).await;
     ask(&["rate", "none"]);
