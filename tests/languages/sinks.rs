@@ -192,7 +192,7 @@ async fn sinks_in_every_language_deliver_rebuild_refuse_and_purge() {
     let served = Arc::clone(&kept);
     let server = Receiver::start(move |request, _| served.lock().unwrap().answer(request)).await;
     let names: Vec<_> = languages().into_iter().map(|language| format!("shelf-{language}")).collect();
-    let mut config = "[backfill]\nchunk_size = 5\n".to_owned();
+    let mut config = "[backfill]\nchunk_size = 2\n".to_owned();
     for name in &names {
         scene.plugin(name, &Guest::new(format!("plugins/fixtures/{name}")));
         config += &format!(
