@@ -292,9 +292,11 @@ struct ab_delivery;
 typedef bool ab_sink_open(ab_str settings, ab_failure *failure);
 typedef bool ab_sink_deliver(struct ab_delivery *delivery, ab_failure *failure);
 typedef bool ab_sink_purge(ab_str destination, ab_failure *failure);
+typedef bool ab_sink_begin(ab_str destination, ab_str place, bool *is_seen, ab_failure *failure);
+typedef bool ab_sink_place(ab_str destination, ab_str place, ab_failure *failure);
 
 /* What a plugin was declared as: the component exports what belongs to it. */
-typedef enum ab_kind { AB_A_TRANSFORM, AB_A_SINK, AB_A_PURGING_SINK } ab_kind;
+typedef enum ab_kind { AB_A_TRANSFORM, AB_A_SINK, AB_A_PURGING_SINK, AB_A_SWITCHING_SINK } ab_kind;
 
 /* What a plugin says of itself: wit/v1/describe.md. Lists end with NULL: see AB_LIST. */
 typedef struct ab_plugin {
@@ -312,6 +314,9 @@ typedef struct ab_plugin {
 	ab_sink_open *open;
 	ab_sink_deliver *deliver;
 	ab_sink_purge *purge;
+	ab_sink_begin *begin;
+	ab_sink_place *switch_to;
+	ab_sink_place *abandon;
 	ab_kind kind; /* the declaration's */
 } ab_plugin;
 

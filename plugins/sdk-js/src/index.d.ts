@@ -230,6 +230,11 @@ export interface Batch {
   origin: "stream" | "backfill";
   /** Counts the rebuilds of the mapping. */
   generation: number;
+  /**
+   * The place that all of it is for, where a sink with `Generations` builds their destination, which is one then. Null: they are for
+   * what readers see.
+   */
+  place: string | null;
   documents: SinkDocument[];
   /** Every document was accepted. */
   accepted(): Delivered[];
@@ -248,6 +253,28 @@ export interface Sink {
   purge?(destination: string): void;
 }
 
+/**
+ * What a sink has, too, that can build a destination beside what its readers see, and show it to them at once: all three methods.
+ * The host begins a place for each rebuild, fills it (`batch.place` says what is for it), and switches once it is whole. Each may
+ * be called again with the same words, on another instance, too, and comes to the same.
+ */
+export interface Generations {
+  /**
+   * Makes an empty place for a destination; one of that name that is there is emptied. Returns whether readers see anything under the
+   * destination now: where not, the host switches at once.
+   */
+  begin(destination: string, place: string): boolean;
+  /**
+   * Shows the place to the readers of the destination, in one step. All other places of it are removed. Throws a fatal Failure where
+   * the place is not there any more.
+   */
+  switch(destination: string, place: string): void;
+  /** Removes a place that is of no use any more. One that readers see stays, and one that is not there is removed already. */
+  abandon(destination: string, place: string): void;
+}
+
+type NoGenerations = { [name in keyof Generations]?: never };
+
 type SettingType = "string" | "number" | "boolean" | "array" | "object";
 
 export interface SinkOptions {
@@ -264,5 +291,11 @@ export interface SinkPlugin extends Readonly<SinkOptions> {
   readonly kind: "sink";
 }
 
-/** Defines a sink: a class that is made with its settings. */
-export function sink<Settings = Record<string, any>>(type: new (settings: Settings) => Sink, options?: SinkOptions): SinkPlugin;
+/**
+ * Defines a sink: a class that is made with its settings. Throws a TypeError where it has some methods of `Generations`, and not all
+ * of them.
+ */
+export function sink<Settings = Record<string, any>>(
+  type: new (settings: Settings) => Sink & (Generations | NoGenerations),
+  options?: SinkOptions,
+): SinkPlugin;

@@ -4,8 +4,10 @@ import { decode, encode } from "./msgpack.js";
 import { check, typed } from "./plugin.js";
 
 const TYPES = ["string", "number", "boolean", "array", "object"];
+/** The methods of a sink that builds a destination beside what its readers see. */
+const GENERATIONS = ["begin", "switch", "abandon"];
 
-/** Defines a sink: a class that is made with its settings, delivers, and may purge. See `index.d.ts`. */
+/** Defines a sink: a class that is made with its settings, delivers, and may purge and build beside. See `index.d.ts`. */
 export function sink(type, options = {}) {
   check(options, ["name", "version", "settings"], "a sink");
   if (typeof type !== "function" || typeof type.prototype?.deliver !== "function") {
@@ -19,8 +21,18 @@ export function sink(type, options = {}) {
     version: typed(options, "version", "string"),
     settings: declared(options.settings),
     purges: purge !== undefined,
+    hasGenerations: hasGenerations(type.prototype),
     type,
   });
+}
+
+function hasGenerations(methods) {
+  const missing = GENERATIONS.filter((name) => typeof methods[name] !== "function").map((name) => `\`${name}\``);
+  if (missing.length > 0 && GENERATIONS.some((name) => methods[name] !== undefined)) {
+    throw new TypeError("a sink that builds beside what readers see has methods `begin`, `switch` and `abandon`, all three of "
+      + `them: ${missing.join(" and ")} ${missing.length > 1 ? "are" : "is"} missing`);
+  }
+  return missing.length === 0;
 }
 
 function declared(settings) {
@@ -58,10 +70,11 @@ function settingsOf(fields, config) {
 
 /** Documents of one mapping, in commit order. Several may have the same id: the last one wins. */
 class Batch {
-  constructor({ entity, origin, generation, documents }) {
+  constructor({ entity, origin, generation, place, documents }) {
     this.entity = entity;
     this.origin = origin;
     this.generation = generation;
+    this.place = place ?? null;
     this.documents = documents;
   }
 
@@ -144,7 +157,7 @@ function written(results, count) {
   }));
 }
 
-/** A sink at work: what the interfaces `sink` and `purge` do, with Failures thrown. */
+/** A sink at work: what the interfaces `sink`, `purge` and `generations` do, with Failures thrown. */
 export class Instance {
   #plugin;
   #sink;
@@ -173,8 +186,31 @@ export class Instance {
   }
 
   purge(destination) {
+    this.#called((sink) => sink.purge(destination));
+  }
+
+  begin(destination, place) {
+    const seen = this.#called((sink) => sink.begin(destination, place));
+    // Where readers see nothing they are switched at once: nobody is to say so by a forgotten `return`.
+    if (typeof seen !== "boolean") {
+      throw Failure.fatal("results", `\`begin\` returned ${typeOf(seen)}: true where readers see anything under the destination, else false`);
+    }
+    return seen;
+  }
+
+  switch(destination, place) {
+    this.#called((sink) => sink.switch(destination, place));
+  }
+
+  abandon(destination, place) {
+    this.#called((sink) => sink.abandon(destination, place));
+  }
+
+  #called(call) {
     try {
-      if (typeof this.#opened().purge(destination)?.then === "function") throw asynchronous();
+      const returned = call(this.#opened());
+      if (typeof returned?.then === "function") throw asynchronous();
+      return returned;
     } catch (thrown) {
       throw failureOf(thrown, "the sink");
     }

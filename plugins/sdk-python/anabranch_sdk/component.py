@@ -135,11 +135,26 @@ def _sink(exports: Any, plugin: SinkPlugin, answering: Callable[..., Any]) -> di
         def deliver(self, batch: bytes) -> bytes:
             return answering(instance.deliver, batch)
 
-    if not plugin.purges:
-        return {"Sink": Sink}
+    classes: dict[str, type] = {"Sink": Sink}
+    # What the world does not export is not there to be derived from.
+    if plugin.purges:
 
-    class Purge(exports.Purge):  # type: ignore[misc]
-        def purge(self, destination: str) -> None:
-            answering(instance.purge, destination)
+        class Purge(exports.Purge):  # type: ignore[misc]
+            def purge(self, destination: str) -> None:
+                answering(instance.purge, destination)
 
-    return {"Sink": Sink, "Purge": Purge}
+        classes["Purge"] = Purge
+    if plugin.has_generations:
+
+        class Generations(exports.Generations):  # type: ignore[misc]
+            def begin(self, destination: str, place: str) -> bool:
+                return answering(instance.begin, destination, place)
+
+            def switch(self, destination: str, place: str) -> None:
+                answering(instance.switch, destination, place)
+
+            def abandon(self, destination: str, place: str) -> None:
+                answering(instance.abandon, destination, place)
+
+        classes["Generations"] = Generations
+    return classes

@@ -9,7 +9,11 @@ from anabranch_sdk.msgpack import decode, encode
 from anabranch_sdk.sinks import Instance
 from anabranch_sdk.testing import OpenSink, describe
 
-GOLDEN = pathlib.Path(__file__).parents[3] / "tests/golden/payload/deliver.msgpack.hex"
+GOLDEN = pathlib.Path(__file__).parents[3] / "tests/golden/payload"
+
+
+def golden(name):
+    return bytes.fromhex("".join((GOLDEN / f"{name}.msgpack.hex").read_text().split()))
 
 
 @dataclasses.dataclass
@@ -47,6 +51,37 @@ class Keeping:
 
 
 plugin = sink(Keeping, settings=Settings)
+
+
+class Shown(Keeping):
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.places = {}
+
+    def begin(self, destination, place):
+        if destination == "forgotten":
+            return
+        self.places[place] = {}
+        return bool(self.kept)
+
+    def deliver(self, batch):
+        if batch.place is None:
+            return super().deliver(batch)
+        if batch.place not in self.places:
+            raise Failure.fatal("place-gone", f"there is no {batch.place}")
+        for document in batch.documents:
+            self.places[batch.place][document.id] = document.body
+        return batch.accepted()
+
+    def switch(self, destination, place):
+        if place not in self.places:
+            raise Failure.fatal("place-gone", f"there is no {place}")
+        self.kept = self.places[place]
+
+    def abandon(self, destination, place):
+        if place == "bug":
+            return None.missing
+        self.places.pop(place, None)
 
 
 class Silent:
@@ -96,14 +131,53 @@ class Sinks(unittest.TestCase):
         self.assertEqual(self.fails(opened.purge, "other").code, "unknown")
         self.assertEqual((plugin.purges, sink(Silent).purges), (True, False))
 
+    def test_a_destination_is_built_beside_what_readers_see(self):
+        shown = sink(Shown, settings=Settings)
+        self.assertEqual((shown.has_generations, plugin.has_generations), (True, False))
+        opened = OpenSink(shown, {"room": 3})
+        readers = lambda: list(opened._instance._sink.kept)  # noqa: E731
+        self.assertIs(opened.begin("all", "1-a"), False)
+        opened.deliver([document("1")], place="1-a")
+        opened.switch("all", "1-a")
+        self.assertIs(opened.begin("all", "2-b"), True)
+        self.assertEqual(opened.deliver([document("2", "{}")], place="2-b"), [None])
+        self.assertEqual(opened.deliver([document("3", "{}")]), [None])
+        self.assertEqual(readers(), ["1", "3"])
+        opened.switch("all", "2-b")
+        self.assertEqual(readers(), ["2"])
+        opened.abandon("all", "2-c")
+        gone = lambda: opened.deliver([document("2")], place="2-c")  # noqa: E731
+        self.assertEqual(self.fails(gone).code, "place-gone")
+        self.assertEqual(self.fails(opened.switch, "all", "2-c").failure_class, "fatal")
+        self.assertEqual(self.fails(opened.abandon, "all", "bug").code, "exception")
+        # Readers would be switched at once.
+        said = self.fails(opened.begin, "forgotten", "3-d")
+        self.assertEqual((said.failure_class, said.code), ("fatal", "results"))
+        self.assertRegex(said.message, "^`begin` returned NoneType: True where readers see anything")
+        self.assertEqual(self.fails(Instance(shown).begin, "all", "3-d").code, "not-open")
+
+    def test_a_part_of_what_builds_beside_is_refused(self):
+        def method(self, destination, place):
+            pass
+
+        for names, missing in [
+            (["begin", "switch"], "all three of them: `abandon` is missing$"),
+            (["abandon"], "all three of them: `begin` and `switch` are missing$"),
+        ]:
+            with self.subTest(names=names), self.assertRaisesRegex(TypeError, missing):
+                sink(type("Partly", (Silent,), dict.fromkeys(names, method)))
+        with self.assertRaisesRegex(TypeError, "`begin` is missing$"):
+            sink(type("Partly", (Silent,), {"begin": 1, "switch": method, "abandon": method}))
+
     def test_the_golden_batch_is_read(self):
-        data = bytes.fromhex("".join(GOLDEN.read_text().split()))
+        data = golden("deliver")
         instance = Instance(sink(Silent))
         self.assertEqual(self.fails(instance.deliver, data).code, "not-open")
         instance.open("{}")
         self.assertEqual(instance.deliver(data), b"\x93\x91\x00\x91\x00\x91\x00")
         batch = instance._sink.batch
-        self.assertEqual((batch.entity, batch.origin, batch.generation), ("public.products", "stream", 3))
+        seen = (batch.entity, batch.origin, batch.generation, batch.place)
+        self.assertEqual(seen, ("public.products", "stream", 3, None))
         seen = [(each.destination, each.id, each.body, each.lsn) for each in batch.documents]
         expected = [
             ("products", "7", '{"a": 1.50,\n "b": "\\ud800"}', "16/B374D848"),
@@ -111,6 +185,8 @@ class Sinks(unittest.TestCase):
             ("all", "é", "null", "0/0"),
         ]
         self.assertEqual(seen, expected)
+        instance.deliver(golden("deliver-place"))
+        self.assertEqual((instance._sink.batch.place, len(instance._sink.batch.documents)), ("3-5f2c81d0", 2))
         for cut in range(len(data)):
             self.assertEqual(self.fails(instance.deliver, data[:cut]).code, "batch", f"cut at {cut}")
 
