@@ -58,6 +58,30 @@ impl SinkConfig {
         settings.values().for_each(|value| push_texts(value, &mut texts));
         Self { json: json.into(), values: Arc::new(values), secrets: Redactor::new(texts) }
     }
+
+    /// Whether the texts are the same, however deep: numbers and switches say how something is done, as a rule, and
+    /// texts where.
+    pub(crate) fn says_the_same_as(&self, other: &Self) -> bool {
+        texts_of(&self.json) == texts_of(&other.json)
+    }
+}
+
+/// Settings without their numbers and switches.
+fn texts_of(json: &str) -> Value {
+    fn is_said(value: &Value) -> bool {
+        !matches!(value, Value::Number(_) | Value::Bool(_) | Value::Null)
+    }
+    fn kept(value: Value) -> Value {
+        match value {
+            Value::Object(values) => {
+                let said = values.into_iter().filter(|(_, value)| is_said(value));
+                Value::Object(said.map(|(key, value)| (key, kept(value))).collect())
+            }
+            Value::Array(values) => Value::Array(values.into_iter().filter(is_said).map(kept).collect()),
+            other => other,
+        }
+    }
+    kept(serde_json::from_str(json).unwrap_or_default())
 }
 
 /// All texts of a setting, however deep in arrays and tables.
