@@ -319,6 +319,52 @@ static void the_hosts_words_begin_with_what_they_are(ab_test *t)
 	}
 }
 
+/* What a host gave such a text would end the call. */
+static void what_is_no_utf8_does_not_leave(ab_test *t)
+{
+	ab_str bad = AB_STR("K\xc3");
+	ab_failure failure = {0};
+	ab_rows rows;
+	ab_str value;
+	const ab_str *keys;
+	size_t count;
+	ab_response response;
+	ab_test_query(t, source);
+	ab_test_http(t, server);
+#define REFUSED(call, with, words)                                                                   \
+	do {                                                                                             \
+		AB_EXPECT(t, !(call));                                                                   \
+		AB_EXPECT_TEXT(t, failure.code, with);                                                    \
+		AB_EXPECT(t, failure.failure_class == AB_POISON);                                         \
+		AB_EXPECT(t, failure.message.size > strlen(words) &&                                      \
+				     memcmp(failure.message.data, words, strlen(words)) == 0);            \
+		failure = (ab_failure){0};                                                               \
+	} while (0)
+	REFUSED(ab_select("select '\xff'", AB_NO_PARAMETERS, &rows, &failure), "text", "the SQL of a question is no UTF-8");
+	REFUSED(ab_select("select $1", AB_PARAMETERS(bad), &rows, &failure), "text", "a parameter of a question");
+	REFUSED(ab_state_get(bad, &value, &failure), "text", "a key of the store");
+	REFUSED(ab_state_set(bad, bad, &failure), "text", "a key of the store");
+	REFUSED(ab_state_delete(bad, &failure), "text", "a key of the store");
+	REFUSED(ab_state_keys(bad, NULL, 1, &keys, &count, &failure), "text", "a key of the store");
+	REFUSED(ab_state_keys(AB_STR(""), &bad, 1, &keys, &count, &failure), "text", "a key of the store");
+	REFUSED(ab_count("K\xc3", AB_NO_LABELS, 1, &failure), "text", "the name of a number");
+	REFUSED(ab_gauge("depth", AB_LABELS({bad, value}), 1, &failure), "text", "the name of a label");
+	REFUSED(ab_count("rows", AB_LABELS({AB_STR("kind"), bad}), 1, &failure), "text", "the value of a label");
+	const ab_request requests[] = {
+		{.url = AB_STR("http://K\xc3/")},
+		{.url = AB_STR("http://x/K\xc3")},
+		{.url = AB_STR("http://x/"), .method = "K\xc3"},
+		{.url = AB_STR("http://x/"), AB_HEADERS({bad, AB_STR("y")})},
+	};
+	static const char *const words[] = {"no request can go to http://K\xef\xbf\xbd:", "no request can go to http://x:",
+					    "the method is", "a header cannot"};
+	for (size_t at = 0; at < 4; at++)
+		REFUSED(ab_http(&requests[at], &response, &failure), "http-request", words[at]);
+	/* Values of the store are bytes, and who does not want to know why is not told. */
+	AB_EXPECT(t, ab_state_set(AB_STR("bytes"), bad, NULL) && !ab_state_set(bad, bad, NULL));
+	AB_EXPECT(t, ab_test_state(t, "bytes").size == 2 && !ab_config("K\xc3", &value));
+}
+
 static void parts_of_urls_are_escaped(ab_test *t)
 {
 	AB_EXPECT_TEXT(t, ab_escaped(AB_STR("aZ09-._~")), "aZ09-._~");
@@ -328,4 +374,4 @@ static void parts_of_urls_are_escaped(ab_test *t)
 
 AB_TESTS(answers_come_set_by_set, the_store_keeps_what_it_is_given, numbers_add_up, requests_are_answered_by_the_test,
 	 what_a_test_does_not_answer_is_refused, damaged_answers_are_refused, values_of_rows_have_types,
-	 what_can_be_no_request_is_poison, the_hosts_words_begin_with_what_they_are, parts_of_urls_are_escaped)
+	 what_can_be_no_request_is_poison, what_is_no_utf8_does_not_leave, the_hosts_words_begin_with_what_they_are, parts_of_urls_are_escaped)

@@ -1,7 +1,11 @@
 /** What can be done about a failure. */
 export type FailureClass = "retry" | "poison" | "fatal";
 
-/** Why a change or document could not be processed. Throw it; anything else that is thrown is poison with code `exception`. */
+/**
+ * Why a change or document could not be processed. Throw it. Anything else that is thrown has the code `exception`: of a
+ * transform it is poison of its change; of a sink it is retry, since no document is at fault for it, and fatal while it is
+ * opened.
+ */
 export class Failure extends Error {
   constructor(failureClass: FailureClass, code: string, message: string, options?: { afterMs?: number });
   /** What can be done about it. */

@@ -71,6 +71,20 @@ test("numbers can be looked at", () => {
   assert.throws(() => metrics.gauge("age", "1"), /is a number/);
 });
 
+test("half a character is no text that the host takes", () => {
+  const half = "K\ud800";
+  setQuery(() => []);
+  for (const call of [
+    () => query(`select '${half}'`), () => query("select $1", [half]), () => state.get(half), () => state.getMany(["a", half]),
+    () => state.set(half, "x"), () => state.delete(half), () => state.keys({ prefix: half }), () => state.keys({ after: half }),
+    () => metrics.count(half), () => metrics.gauge("depth", 1, { [half]: "x" }), () => metrics.count("rows", 1, { kind: half }),
+  ]) {
+    fails(call, "poison", "text");
+  }
+  state.set("\u{1f600}", "a pair");
+  assert.equal(state.get("\u{1f600}"), "a pair");
+});
+
 test("requests are answered by a test", () => {
   const sent = [];
   setHttp((request) => {

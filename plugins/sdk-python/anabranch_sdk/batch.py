@@ -29,7 +29,7 @@ class _Malformed(Failure):
 
 def _read(plugin: Plugin[Any], batch: bytes) -> dict[str, Any]:
     try:
-        request = json.loads(batch)
+        request: dict[str, Any] = json.loads(batch)
         version = request.get("v")
         if version != 1:
             raise Failure.fatal("payload-version", f"this plugin reads payload version 1, the host sent {version}")

@@ -5,7 +5,7 @@ import sys
 import unittest
 from decimal import Decimal
 
-from anabranch_sdk import Failure, http, metrics, outbound, state, transform
+from anabranch_sdk import Failure, config, http, metrics, outbound, state, transform
 from anabranch_sdk.query import query, query_many
 from anabranch_sdk.testing import Table, metric, reset, set_http, set_query, stored
 
@@ -68,6 +68,32 @@ class Host(unittest.TestCase):
         self.assertEqual((metric('rows{name="a",by="b",value="c"}'), metric('age{name="a",value="c"}')), (1, 3))
         with self.assertRaisesRegex(TypeError, "whole numbers"):
             metrics.count("rows", 0.5)
+
+    def test_half_a_character_is_no_text_that_the_host_takes(self):
+        half = "K\udcff"
+        set_query(lambda sql, parameters: [])
+        set_http(lambda request: (200, ""))
+        for call in (
+            lambda: query(f"select '{half}'"),
+            lambda: query("select $1", half),
+            lambda: state.get(half),
+            lambda: state.get_many(["a", half]),
+            lambda: state.set(half, "x"),
+            lambda: state.delete(half),
+            lambda: state.keys(half),
+            lambda: state.keys(after=half),
+            lambda: metrics.count(half),
+            lambda: metrics.gauge("depth", 1, **{half: "x"}),
+            lambda: metrics.count("rows", kind=half),
+        ):
+            self.assertFails("poison", "text", call)
+        for call in (
+            lambda: http.request("GET", f"http://x/{half}"),
+            lambda: http.request(half, "http://x/"),
+            lambda: http.request("GET", "http://x/", headers={half: "x"}),
+        ):
+            self.assertFails("poison", "http-request", call)
+        self.assertIsNone(config(half))
 
     def test_requests_are_answered_by_a_test(self):
         sent = []
