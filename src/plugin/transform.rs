@@ -15,6 +15,7 @@ use super::{
         config::Settings,
         services::{Services, Writes},
     },
+    limits::LimitError,
 };
 use crate::model::{
     Change, ChangeBatch, Description, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Origin,
@@ -50,6 +51,8 @@ struct Written {
 
 /// Buffers above this size are not kept.
 const KEEP: usize = 4 << 20;
+/// How often a call is made that needs more memory than all may have together.
+const ATTEMPTS: usize = 3;
 
 impl Transform {
     pub(super) fn new(plugin: Plugin, entity: &EntityName, settings: BTreeMap<String, String>) -> Self {
@@ -241,7 +244,7 @@ impl Transform {
             return Ok(written.to);
         }
         let to = written.to;
-        let call = self.call_of(batch, &selection[from..to]);
+        let call = || self.call_of(batch, &selection[from..to]);
         let exchanged = self.exchange(&buffers.request, position_of(from), call).await;
         let (reply, writes) = exchanged.map_err(|kind| fault(to, kind))?;
         let settings = self.plugin.settings();
@@ -284,11 +287,24 @@ impl Transform {
         Call { services: self.services.clone(), sees, ..Call::default() }
     }
 
-    /// One call, and what it wrote.
-    async fn exchange(&self, request: &[u8], lsn: Lsn, call: Call) -> Result<(Vec<u8>, Writes), FaultKind> {
-        let mut lease = self.plugin.pool().lease(&self.settings).await?;
+    /// One call, and what it wrote. One that finds the memory of all used up is made again when there is as much as it came
+    /// to: it held its own until then, and could not wait with it.
+    async fn exchange(
+        &self,
+        request: &[u8],
+        lsn: Lsn,
+        call: impl Fn() -> Call,
+    ) -> Result<(Vec<u8>, Writes), FaultKind> {
         let deadline = self.plugin.settings().call_deadline;
-        let reply = lease.guest.transform(&self.entity, lsn, call, request, deadline).await?;
+        let (mut need, mut left) = (0, ATTEMPTS);
+        let (mut lease, reply) = loop {
+            let mut lease = self.plugin.pool().lease(&self.settings, need).await?;
+            left -= 1;
+            match lease.guest.transform(&self.entity, lsn, call(), request, deadline).await {
+                Err(FaultKind::Memory(LimitError::Total { own, .. })) if left > 0 => need = own,
+                reply => break (lease, reply?),
+            }
+        };
         let writes = lease.guest.take_writes();
         lease.give_back();
         reply.map(|reply| (reply, writes)).map_err(FaultKind::Guest)
