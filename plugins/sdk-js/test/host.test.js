@@ -81,6 +81,7 @@ test("half a character is no text that the host takes", () => {
   ]) {
     fails(call, "poison", "text");
   }
+  fails(() => http.request(`http://x/${half}`), "poison", "http-request");
   state.set("\u{1f600}", "a pair");
   assert.equal(state.get("\u{1f600}"), "a pair");
 });
