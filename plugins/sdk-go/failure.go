@@ -20,8 +20,9 @@ const (
 	ClassFatal Class = "fatal"
 )
 
-// Failure is an error with a class. Any other error, and a panic, has the code `exception`: of a transform it is poison of its
-// change; of a sink it is retry, since a document is not at fault for it, and fatal while it is opened.
+// Failure is an error with a class. Any other error has the code `exception`: of a transform it is poison of its change; of a
+// sink it is retry, since no document is at fault for it, and fatal while it is opened. A panic has that code, too, and is
+// poison.
 type Failure struct {
 	Class Class
 	// Code is a short stable word for programs, such as `bad-currency`.

@@ -102,7 +102,7 @@ func TestEachDocumentHasAResult(t *testing.T) {
 
 func TestABatchMayFailWhole(t *testing.T) {
 	for id, expected := range map[string]Failure{
-		"panic": {Class: ClassRetry, Code: "exception", Message: "the sink panicked: at the document"},
+		"panic": {Class: ClassPoison, Code: "exception", Message: "the sink panicked: at the document"},
 		"short": {Class: ClassFatal, Code: "results", Message: "the sink gave 0 results for 1 documents"},
 		"down":  {Class: ClassRetry, Code: "exception", Message: "the server is down"},
 	} {
