@@ -55,10 +55,8 @@ void ab_refuse_as(ab_delivery *delivery, size_t document, const ab_failure *fail
 /* Class retry, after a pause that the other side asked for. */
 void ab_refuse_for(ab_delivery *delivery, size_t document, uint32_t milliseconds, const char *code, const char *message);
 
-/* `return ab_failed(failure, AB_FATAL, "settings", "there is no `url`");`: of `open`, `deliver` and `purge`, where it means
-   that nothing is known of any document. Always false. */
-bool ab_failed(ab_failure *failure, ab_class failure_class, const char *code, const char *message);
-bool ab_failedf(ab_failure *failure, ab_class failure_class, const char *code, const char *format, ...) AB_PRINTF(4, 5);
+/* `return ab_failed(failure, AB_FATAL, "settings", "there is no `url`");` ends `open`, `deliver` and `purge`: nothing is known of
+   any document then. */
 
 #ifdef __wasm__
 #define AB_SINK_EXPORTS                                                               \

@@ -35,6 +35,9 @@ void ab_buffer_reset(ab_buffer *buffer);
 
 /* Gives everything back that `ab_alloc` gave. */
 void ab_alloc_reset(void);
+/* What it gave so far stays until it is released. */
+void ab_alloc_keep(void);
+void ab_alloc_release(void);
 /* Texts in memory of `ab_alloc`. */
 ab_str ab_copied(ab_str text);
 ab_str ab_formatted(const char *format, va_list arguments);

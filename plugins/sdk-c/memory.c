@@ -86,6 +86,23 @@ void ab_alloc_reset(void)
 		blocks->used = 0;
 }
 
+static block *kept;
+
+void ab_alloc_keep(void)
+{
+	kept = blocks;
+	blocks = NULL;
+}
+
+void ab_alloc_release(void)
+{
+	while (kept != NULL) {
+		block *next = kept->next;
+		free(kept);
+		kept = next;
+	}
+}
+
 ab_str ab_copied(ab_str text)
 {
 	char *copy = ab_alloc(text.size + 1);

@@ -252,3 +252,55 @@ func TestWhatIsNoUTF8DoesNotLeave(t *testing.T) {
 	_, there := Config(bad)
 	expect(t, there, false)
 }
+
+func TestABatchIsPreparedOnceBeforeItsFirstChange(t *testing.T) {
+	var known map[string]string
+	prepared := 0
+	plugin := Transform[asked]{Name: "preparer", Version: "1.0.0",
+		Prepare: func(changes []Change[asked]) error {
+			prepared++
+			known = map[string]string{}
+			statement := Statement{SQL: "a"}
+			for _, change := range changes {
+				switch change.Row.Arg {
+				case "panic":
+					panic("at the batch")
+				case "plain":
+					return errors.New("no class")
+				case "late":
+					return fmt.Errorf("of all: %w", Retry("late", "later"))
+				}
+				statement.Sets = append(statement.Sets, []any{change.Row.Arg})
+			}
+			answers, err := Query(statement)
+			for set, change := range changes {
+				rows, _ := Rows[string](answers, set)
+				known[change.Row.Arg] = rows[0]
+			}
+			return err
+		},
+		Apply: func(change Change[asked]) (any, error) { return known[change.Row.Arg], nil },
+	}
+	of := func(args ...string) *Batch[asked] {
+		batch := Test(&plugin)
+		batch.Host.Query = func(sql string, parameters []*string) ([]string, [][]any) {
+			return []string{"name"}, [][]any{{"of " + *parameters[0]}}
+		}
+		for at, arg := range args {
+			batch.Insert(fmt.Sprint(at), asked{Arg: arg})
+		}
+		return batch
+	}
+	outcomes := run(t, of("a", "b"))
+	expect(t, outcomes[0].Text(), `"of a"`)
+	expect(t, outcomes[1].Text(), `"of b"`)
+	expect(t, prepared, 1)
+	for arg, expected := range map[string]Failure{
+		"panic": {Class: ClassPoison, Code: "exception", Message: "Prepare panicked: at the batch"},
+		"plain": {Class: ClassPoison, Code: "exception", Message: "no class"},
+		"late":  {Class: ClassRetry, Code: "late", Message: "of all: late: later"},
+	} {
+		_, err := of("a", arg).Run()
+		expect(t, failureIn(t, err), expected)
+	}
+}

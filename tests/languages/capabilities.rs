@@ -88,6 +88,9 @@ fn asked(server: &Receiver) -> Vec<(&'static str, String, Result<Value, &'static
         ("bad", "label".to_owned(), Err("text: the value of a label ")),
         ("bad", "url".to_owned(), Err("http-request: ")),
         ("bad", "setting".to_owned(), answer("none")),
+        // Asked for once for all rows of a batch, before the first is answered.
+        ("prepared", "a".to_owned(), answer("asked for a")),
+        ("prepared", "Köln".to_owned(), answer("asked for Köln")),
         ("say", "nothing".to_owned(), answer("say nothing")),
     ]
 }

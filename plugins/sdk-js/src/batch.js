@@ -20,7 +20,23 @@ export function reply(outcomes) {
 export function outcomes(plugin, text) {
   const { relation, origin, changes } = read(plugin, text);
   const rows = readerOf(relation.columns, plugin.raw);
-  return changes.map((elements) => answer(plugin, rows, origin, elements));
+  if (plugin.prepare === undefined) {
+    return changes.map((elements) => answer(plugin, changeOf(rows, origin, elements)));
+  }
+  const all = changes.map((elements) => changeOf(rows, origin, elements));
+  prepare(plugin, all.filter(({ row }) => row !== null));
+  return all.map((change) => answer(plugin, change));
+}
+
+/** What it throws is a failure of the whole batch. */
+function prepare(plugin, changes) {
+  try {
+    if (typeof plugin.prepare(changes)?.then === "function") {
+      throw Failure.fatal("async", "`prepare` returned a promise; it has to be done at once");
+    }
+  } catch (thrown) {
+    throw failureOf(thrown);
+  }
 }
 
 function read(plugin, text) {
@@ -68,23 +84,28 @@ function columnsThatLostDigits({ relation: { columns, types }, changes }, raw) {
   return found;
 }
 
-/** The outcome of one change. */
-function answer(plugin, rows, origin, elements) {
+/** A change as a transform gets it; without a row where none was sent. */
+function changeOf(rows, origin, elements) {
   const absent = elements[7];
   const old = elements[3] ? rows.row(elements[3], absent ? absent[1] : null) : null;
   const row = elements[2] ? rows.row(elements[2], absent ? absent[0] : null) : old;
+  return {
+    operation: elements[0],
+    origin,
+    id: elements[1],
+    row,
+    old,
+    lsn: elements[4],
+    commitTimeUs: elements[5],
+    sequence: elements[6],
+  };
+}
+
+/** The outcome of one change. */
+function answer(plugin, change) {
   try {
-    if (row === null) throw Failure.poison("no-row", "the change has neither a new nor an old row");
-    return outcome(plugin.transform({
-      operation: elements[0],
-      origin,
-      id: elements[1],
-      row,
-      old,
-      lsn: elements[4],
-      commitTimeUs: elements[5],
-      sequence: elements[6],
-    }));
+    if (change.row === null) throw Failure.poison("no-row", "the change has neither a new nor an old row");
+    return outcome(plugin.transform(change));
   } catch (thrown) {
     return { kind: "failed", failure: failureOf(thrown) };
   }

@@ -128,6 +128,11 @@ export interface Options<Row, Body> {
   namesIds?: boolean;
   /** Other tables whose rows its documents depend on. */
   dependsOn?: string[];
+  /**
+   * Is shown the changes of a batch before the first of them is answered: to ask the source or a service once for all of
+   * them, and keep the answers in a variable of the module. What it throws is a failure of the whole batch. Not async.
+   */
+  prepare?(changes: readonly Change<Row>[]): void;
   /** Answers one change. Not async. */
   transform(change: Change<Row>): Answer<Body>;
 }

@@ -69,6 +69,32 @@ class Host(unittest.TestCase):
         with self.assertRaisesRegex(TypeError, "whole numbers"):
             metrics.count("rows", 0.5)
 
+    def test_a_batch_is_prepared_once_before_its_first_change(self):
+        known = {}
+        asked = []
+
+        def answer(sql, parameters):
+            asked.append(parameters)
+            return [{"name": f"of {parameters[0]}"}]
+
+        def prepare(changes):
+            brands = [change.row["brand"] for change in changes]
+            if "bad" in brands:
+                raise ValueError("no such brand")
+            if "late" in brands:
+                raise Failure.retry("late", "later")
+            found = query_many([("a", [[brand] for brand in brands])])
+            known.update(zip(brands, (rows[0]["name"] for rows in found), strict=True))
+
+        set_query(answer)
+        plugin = transform(columns=["brand"], prepare=prepare)(lambda change: known[change.row["brand"]])
+        outcomes = Table(plugin).insert("1", {"brand": "a"}).insert("2", {"brand": "b"}).run()
+        self.assertEqual([outcome.document for outcome in outcomes], ["of a", "of b"])
+        self.assertEqual(asked, [["a"], ["b"]])
+        bad = Table(plugin).insert("1", {"brand": "a"}).insert("2", {"brand": "bad"})
+        self.assertFails("poison", "exception", bad.run)
+        self.assertFails("retry", "late", Table(plugin).insert("1", {"brand": "late"}).run)
+
     def test_half_a_character_is_no_text_that_the_host_takes(self):
         half = "K\udcff"
         set_query(lambda sql, parameters: [])
