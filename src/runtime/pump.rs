@@ -323,6 +323,7 @@ impl Pump {
                     self.carry_out(commands);
                 }
             }
+            LaneEvent::Begun { lane, work } => self.begun(lane, work),
             LaneEvent::Failing { lane, attempts, failure } => {
                 let Some(state) = self.lanes.get_mut(&lane) else { return };
                 if let Some(handle) = &mut state.handle {

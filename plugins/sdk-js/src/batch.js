@@ -8,13 +8,12 @@ import { malformed, readerOf } from "./rows.js";
  * Runs a plugin over a request and gives the reply. Throws a Failure where the whole batch cannot be answered.
  */
 export function run(plugin, text) {
-  const { relation, origin, changes } = read(plugin, text);
-  const rows = readerOf(relation.columns, plugin.raw);
+  const changes = changesOf(plugin, text);
   // What runs for each row is written plainly, as in `json.js`.
   let out = "[";
   for (let at = 0; at < changes.length; at++) {
     if (at > 0) out += ",";
-    out += line(plugin, changeOf(rows, origin, changes[at]));
+    out += line(plugin, changes[at]);
   }
   return out + "]";
 }
@@ -37,9 +36,27 @@ export function reply(outcomes) {
 
 /** The outcomes before they are written: one for each change, in order. */
 export function outcomes(plugin, text) {
+  return changesOf(plugin, text).map((change) => answer(plugin, change));
+}
+
+/** The changes of a batch, which the plugin has prepared itself for. */
+function changesOf(plugin, text) {
   const { relation, origin, changes } = read(plugin, text);
   const rows = readerOf(relation.columns, plugin.raw);
-  return changes.map((elements) => answer(plugin, changeOf(rows, origin, elements)));
+  for (let at = 0; at < changes.length; at++) changes[at] = changeOf(rows, origin, changes[at]);
+  if (plugin.prepare !== undefined) prepare(plugin, changes.filter(({ row }) => row !== null));
+  return changes;
+}
+
+/** What it throws is a failure of the whole batch. */
+function prepare(plugin, changes) {
+  try {
+    if (typeof plugin.prepare(changes)?.then === "function") {
+      throw Failure.fatal("async", "`prepare` returned a promise; it has to be done at once");
+    }
+  } catch (thrown) {
+    throw failureOf(thrown);
+  }
 }
 
 function read(plugin, text) {
@@ -91,6 +108,7 @@ function findLost(values, suspects, found) {
   }
 }
 
+/** A change as a transform gets it; without a row where none was sent. */
 function changeOf(rows, origin, elements) {
   const absent = elements[7];
   const old = elements[3] ? rows.row(elements[3], absent ? absent[1] : null) : null;
