@@ -153,7 +153,7 @@ impl Budget {
 
     /// What all instances hold now, in bytes.
     pub(super) fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+        self.used.load(Ordering::SeqCst)
     }
 
     /// From now on these instances go when the memory is needed.
@@ -175,11 +175,11 @@ impl Budget {
 
     fn try_take(&self, more: usize) -> Result<(), usize> {
         let fits = |used: usize| used.checked_add(more).filter(|sum| *sum <= self.limit);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop)
+        self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).map(drop)
     }
 
     fn give_back(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.used.fetch_sub(bytes, Ordering::SeqCst);
         if bytes > 0 && self.is_awaited() {
             self.freed.notify_waiters();
         }

@@ -302,7 +302,7 @@ async fn a_mapping_that_is_not_read_is_rebuilt_like_any_other() {
         let names = server.indexes().0.into_iter();
         names.filter(|index| index.starts_with("shop-notes")).collect::<Vec<_>>()
     };
-    assert_eq!(of_notes(&world.server), ["shop-notes.anabranch-1-00000000"], "no index of the alias' name");
+    assert_eq!(of_notes(&world.server), ["shop-notes.anabranch-0-00000000"], "no index of the alias' name");
     world.scene.host.kill().unwrap();
     world.execute("insert into public.notes values (32, 'good 32')").await;
     world.scene.host.start().unwrap();

@@ -48,15 +48,16 @@ impl Names<'_> {
     }
 }
 
-/// Stands for the digits of a place, in the name of an index that no place was begun for. The host's own are random.
-const UNBEGUN: &str = "00000000";
+/// The place of an index that no place was begun for: of no generation, since mappings of several may share it. The host's own
+/// digits are random.
+const UNBEGUN: &str = "0-00000000";
 
-/// The index that is made where documents of a generation come and no place was begun.
+/// The index that is made where documents come and no place was begun.
 ///
 /// # Errors
 /// No index can have that name.
-pub fn unbegun_index(prefix: &str, destination: &str, generation: i64) -> Result<String, Failure> {
-    place_index(prefix, destination, &format!("{generation}-{UNBEGUN}"))
+pub fn unbegun_index(prefix: &str, destination: &str) -> Result<String, Failure> {
+    place_index(prefix, destination, UNBEGUN)
 }
 
 /// What stands between the name of a destination and that of a place in the name of an index.
@@ -223,12 +224,12 @@ mod tests {
         let body = format!("{{\"x\":\"{}\"}}", "y".repeat(100));
         let documents: Vec<_> = (0..10).map(|_| document("d", "1", Some(&body))).collect();
         let mut results = vec![Ok(()); 10];
-        let few = requests(&documents, 2..10, Names::default(), 450, &mut results).unwrap();
+        let few = requests(&documents, 2..10, Names::default(), 500, &mut results).unwrap();
         assert_eq!(
             few.iter().map(|request| request.documents.clone()).collect::<Vec<_>>(),
             [vec![2, 3, 4], vec![5, 6, 7], vec![8, 9]]
         );
-        assert!(few.iter().all(|request| request.body.len() <= 450));
+        assert!(few.iter().all(|request| request.body.len() <= 500));
         let single = requests(&documents, 0..2, Names::default(), 10, &mut results).unwrap();
         assert_eq!(single.len(), 2, "larger than the bound, so alone");
     }

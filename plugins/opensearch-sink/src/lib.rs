@@ -111,7 +111,7 @@ impl Sink for OpenSearch {
                         (request.documents.first(), request.documents.last(), missing.is_empty())
                     {
                         for destination in missing {
-                            self.make(destination, batch.generation)?;
+                            self.make(destination)?;
                             made.insert(destination);
                         }
                         // All of it again, in its order.
@@ -192,8 +192,8 @@ impl OpenSearch {
 
     /// Looks at what a destination is that is no alias. Where nothing is there, makes an index behind an alias, as if a
     /// place had been begun: a later rebuild then has nothing in its way.
-    fn make(&mut self, destination: &str, generation: i64) -> Result<(), Failure> {
-        if self.is_plain(destination, generation)? {
+    fn make(&mut self, destination: &str) -> Result<(), Failure> {
+        if self.is_plain(destination)? {
             if self.plain.len() >= MOST_PLAIN {
                 self.plain.clear();
             }
@@ -419,10 +419,10 @@ mod tests {
         let results = sink(URL).unwrap().deliver(&batch(&documents)).unwrap();
         assert_eq!(codes(&results), ["", ""]);
         let made = &seen.borrow()[2];
-        assert!(made.method == "PUT" && made.url.ends_with("/products.anabranch-1-00000000"), "{made:?}");
+        assert!(made.method == "PUT" && made.url.ends_with("/products.anabranch-0-00000000"), "{made:?}");
         let body: serde_json::Value = serde_json::from_slice(&made.body).unwrap();
         let aliases: Vec<_> = body["aliases"].as_object().unwrap().keys().cloned().collect();
-        assert_eq!(aliases, ["products", "products.anabranch-1-00000000.write"]);
+        assert_eq!(aliases, ["products", "products.anabranch-0-00000000.write"]);
         // An index of that name is written to as it is, from then on without being asked about.
         let seen = answers(vec![items(&[404]), told(200, "{\"products\":{}}"), items(&[201]), items(&[200])]);
         let mut sink_of_index = sink(URL).unwrap();
@@ -437,7 +437,7 @@ mod tests {
             items(&[404]),
             status(404),
             status(400),
-            told(200, "{\"products.anabranch-1-00000000\":{}}"),
+            told(200, "{\"products.anabranch-0-00000000\":{}}"),
             items(&[201]),
         ]);
         assert_eq!(codes(&sink(URL).unwrap().deliver(&batch(&documents[..1])).unwrap()), [""]);

@@ -51,7 +51,9 @@ function changesOf(plugin, text) {
 /** What it throws is a failure of the whole batch. */
 function prepare(plugin, changes) {
   try {
-    if (typeof plugin.prepare(changes)?.then === "function") {
+    const returned = plugin.prepare(changes);
+    if (returned instanceof Failure) throw returned;
+    if (typeof returned?.then === "function") {
       throw Failure.fatal("async", "`prepare` returned a promise; it has to be done at once");
     }
   } catch (thrown) {
@@ -150,6 +152,7 @@ function outcome(answered) {
   if (answered === undefined) {
     throw Failure.poison("no-answer", "the transform returned nothing; null says that the row has no document");
   }
+  if (answered instanceof Failure) throw answered;
   if (typeof answered.then === "function") {
     throw Failure.fatal("async", "the transform returned a promise; it has to answer at once");
   }

@@ -92,7 +92,7 @@ class Batch {
     for (const document of this.documents) {
       let result = null;
       try {
-        if (typeof deliver(document)?.then === "function") throw asynchronous();
+        done(deliver(document));
       } catch (thrown) {
         result = sinkFailure(thrown);
       }
@@ -106,7 +106,14 @@ class Batch {
   }
 }
 
-const asynchronous = () => Failure.fatal("async", "the sink returned a promise; it has to answer at once");
+/** What a method returned: a promise has done nothing yet, and a Failure is one also where it is returned. */
+function done(returned) {
+  if (returned instanceof Failure) throw returned;
+  if (typeof returned?.then === "function") {
+    throw Failure.fatal("async", "the sink returned a promise; it has to answer at once");
+  }
+  return returned;
+}
 
 const malformed = (problem) => Failure.fatal("batch", `the batch is malformed: ${problem}`);
 
@@ -144,7 +151,6 @@ function documentOf([operation, id, index, body, lsn, commitTimeUs], { destinati
 }
 
 function written(results, count) {
-  if (typeof results?.then === "function") throw asynchronous();
   if (!Array.isArray(results) || results.length !== count) {
     const answered = Array.isArray(results) ? `${results.length} results` : "no array of results";
     throw Failure.fatal("results", `\`deliver\` returned ${answered} for ${count} documents: one for each, in order`);
@@ -174,12 +180,22 @@ export class Instance {
       // Settings come to the same each time.
       throw sinkFailure(thrown, "fatal");
     }
+    this.#refuseFields();
+  }
+
+  /** What is exported stands in the class: a field of the instance came too late, and would never be called. */
+  #refuseFields() {
+    const exported = this.#plugin.type.prototype;
+    const field = ["purge", ...GENERATIONS].find((name) => this.#sink[name] !== undefined && exported[name] === undefined);
+    if (field !== undefined) {
+      throw Failure.fatal("methods", `\`${field}\` is a field of the sink; write a method: \`${field}(…) { … }\``);
+    }
   }
 
   deliver(bytes) {
     const batch = read(bytes);
     try {
-      return written(this.#opened().deliver(batch), batch.documents.length);
+      return written(done(this.#opened().deliver(batch)), batch.documents.length);
     } catch (thrown) {
       throw sinkFailure(thrown);
     }
@@ -208,9 +224,7 @@ export class Instance {
 
   #called(call) {
     try {
-      const returned = call(this.#opened());
-      if (typeof returned?.then === "function") throw asynchronous();
-      return returned;
+      return done(call(this.#opened()));
     } catch (thrown) {
       throw sinkFailure(thrown);
     }

@@ -121,7 +121,7 @@ test("a destination is built beside what readers see", () => {
   assert.equal(failure(() => opened.deliver([{ id: "2" }], { place: "2-c" })).code, "place-gone");
   assert.equal(failure(() => opened.switch("all", "2-c")).class, "fatal");
   assert.deepEqual([failure(() => opened.abandon("all", "bug"))].map(({ class: failureClass, code }) => [failureClass, code]), [
-    ["poison", "exception"],
+    ["retry", "exception"],
   ]);
   // Readers would be switched at once.
   const said = failure(() => opened.begin("forgotten", "3-d"));
@@ -217,5 +217,30 @@ test("MessagePack comes back as it was", () => {
     Array(20).fill(1), Array(70_000).fill(null), { a: [{ b: 1 }] }, Object.fromEntries(Array.from({ length: 20 }, (_, at) => [`k${at}`, at])),
   ]) {
     assert.deepEqual(decode(encode(value)), value);
+  }
+});
+
+test("what is returned in place of thrown is no success", () => {
+  const busy = () => Failure.retry("busy", "the service says 503");
+  const each = (put) => open(sink(class { deliver(batch) { return batch.each(put); } })).deliver([{ id: "1" }, { id: "2" }]);
+  assert.deepEqual(each(busy).map(({ code }) => code), ["busy", "busy"]);
+  assert.deepEqual(each(async () => {}).map((said) => [said.class, said.code]), [["fatal", "async"], ["fatal", "async"]]);
+  assert.deepEqual(each((document) => document.id), [null, null], "other values say nothing");
+  const all = open(sink(class { deliver() { return busy(); } purge() { return busy(); } begin() { return busy(); } switch() {
+    return busy();
+  } abandon() { return busy(); } }));
+  const calls = [() => all.deliver([{ id: "1" }]), () => all.purge("all"), () => all.begin("all", "1"),
+    () => all.switch("all", "1"), () => all.abandon("all", "1")];
+  assert.deepEqual(calls.map((call) => failure(call).code), calls.map(() => "busy"));
+});
+
+test("a field in place of a method is refused", () => {
+  for (const name of ["purge", "begin", "switch", "abandon"]) {
+    const said = failure(() => open(sink(class {
+      constructor() { this[name] = () => true; }
+      deliver(batch) { return batch.accepted(); }
+    })));
+    assert.deepEqual([said.class, said.code], ["fatal", "methods"]);
+    assert.ok(said.message.includes(`\`${name}\` is a field of the sink`), said.message);
   }
 });

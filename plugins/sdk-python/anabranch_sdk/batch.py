@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from .failure import Failure, failure_of, sendable
+from .failure import Failure, done, failure_of, sendable
 from .jsontext import raw_part, stringify
 from .plugin import ABSENT, SKIP, Change, Document, Plugin
 
@@ -128,7 +128,7 @@ def _answers(plugin: Plugin[Any], batch: bytes) -> list[str]:
 def _prepare(plugin: Plugin[Any], changes: list[Change[Any]]) -> None:
     assert plugin.prepare is not None
     try:
-        plugin.prepare(changes)
+        done(plugin.prepare(changes), "`prepare`")
     except Exception as raised:  # noqa: BLE001 (whatever it raises concerns the batch)
         raise failure_of(raised) from None
 
@@ -147,6 +147,8 @@ def _outcome(answered: object) -> str:
     if isinstance(answered, Document):
         return '{"emit":[' + _emitted(answered) + "]}"
     if not isinstance(answered, list):
+        if type(answered) is not dict:
+            done(answered, "the transform")
         return '{"emit":[{"document":' + stringify(answered) + "}]}"
     if not answered:
         return '"delete"'

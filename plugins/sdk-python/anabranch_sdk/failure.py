@@ -73,3 +73,15 @@ def whole(which: str, text: str) -> str:
 def sendable(text: str) -> str:
     """A text as it may leave the guest: a half of a character, which UTF-8 does not have, is replaced."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def done(returned: object, who: str) -> object:
+    """What an author's function returned: a coroutine has done nothing yet, and a Failure is one also where it is returned."""
+    if isinstance(returned, Failure):
+        raise returned
+    if hasattr(returned, "__await__"):
+        close = getattr(returned, "close", None)
+        if close is not None:
+            close()
+        raise Failure.fatal("async", f"{who} returned an awaitable; it has to answer at once")
+    return returned

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from .failure import Failure, sendable, sink_failure
+from .failure import Failure, done, sendable, sink_failure
 from .msgpack import decode, encode
 
 #: What became of one document: None where it was accepted, which means that it is durable, else why not.
@@ -60,7 +60,7 @@ class Batch:
         results: list[Delivered] = []
         for document in self.documents:
             try:
-                deliver(document)
+                done(deliver(document), "the sink")
                 results.append(None)
             except Exception as raised:  # noqa: BLE001 (whatever it is concerns this document)
                 failure = sink_failure(raised)
@@ -266,7 +266,7 @@ class Instance:
     def deliver(self, data: bytes) -> bytes:
         batch = _read(data)
         try:
-            return _written(self._opened().deliver(batch), len(batch.documents))
+            return _written(done(self._opened().deliver(batch), "the sink"), len(batch.documents))
         except Exception as raised:  # noqa: BLE001 (whatever it is)
             raise sink_failure(raised) from None
 
@@ -290,7 +290,7 @@ class Instance:
 
     def _call(self, method: str, *arguments: str) -> object:
         try:
-            return getattr(self._opened(), method)(*arguments)
+            return done(getattr(self._opened(), method)(*arguments), "the sink")
         except Exception as raised:  # noqa: BLE001 (whatever it is)
             raise sink_failure(raised) from None
 

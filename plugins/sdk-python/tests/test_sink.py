@@ -261,6 +261,25 @@ class Sinks(unittest.TestCase):
             with self.subTest(make=make), self.assertRaises(TypeError):
                 sink(make, settings=settings)
 
+    def test_what_is_returned_in_place_of_raised_is_no_success(self):
+        busy = Failure.retry("busy", "the service says 503")
+
+        async def later(*_):
+            self.fail("it is never run")
+
+        for answer, code in [(lambda *_: busy, "busy"), (later, "async")]:
+            methods = dict.fromkeys(["deliver", "purge", "begin", "switch", "abandon"], answer)
+            opened = OpenSink(sink(type("All", (Silent,), methods)))
+            calls = [lambda: opened.deliver([SinkDocument("all", "1", "{}")]), lambda: opened.purge("all")]
+            calls += [lambda call=getattr(opened, name): call("all", "1") for name in ("begin", "switch", "abandon")]
+            for call in calls:
+                self.assertEqual(self.fails(call).code, code)
+            each = type("Each", (Silent,), {"deliver": lambda _, batch, answer=answer: batch.each(answer)})
+            results = OpenSink(sink(each)).deliver([SinkDocument("all", "1", "{}"), SinkDocument("all", "2", "{}")])
+            self.assertEqual([result.code for result in results], [code, code])
+        other = type("Other", (Silent,), {"deliver": lambda _, batch: batch.each(lambda document: document.id)})
+        self.assertEqual(OpenSink(sink(other)).deliver([SinkDocument("all", "1", "{}")]), [None])
+
     def test_messagepack_comes_back_as_it_was(self):
         for value in [
             None, True, False, 0, 127, 128, 65536, -1, -33, 2**63, -(2**63), "", "ß", "x" * 70_000, b"x" * 300, [],
