@@ -293,7 +293,7 @@ fn modules_that_become_no_plugin_are_named() {
             "python",
             "from anabranch_sdk import sink\nclass Partly:\n    def deliver(self, batch): ...\n    def switch(self, d, p): ...\n\
              plugin = sink(Partly)\n",
-            "`begin`, `switch` and `abandon`, all three of them: `begin` and `abandon` are missing (project.py:4)",
+            "`begin`, `switch` and `abandon`, all three of them: `begin` and `abandon` are missing (project.py:5)",
         ),
         (Language::Go, "go", GO, "missing method Abandon"),
         (Language::C, "c", C, "AB_SWITCHING_SINK without `.abandon`"),
