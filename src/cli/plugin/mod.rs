@@ -297,6 +297,7 @@ fn text(inspection: &Inspection) -> String {
     if let Some(interface) = &inspection.interface {
         lines.push(("interface", interface.clone()));
         lines.push(("imports", list(&inspection.imports, "none")));
+        lines.push(("exports", list(&inspection.exports, "none")));
         let asked: Vec<String> = inspection.capabilities.iter().map(asked_text).collect();
         lines.push(("asks for", list(&asked, "nothing")));
     }
