@@ -30,9 +30,16 @@ impl Sink for Plugin {
     fn deliver(&mut self, batch: &Batch<'_>) -> Result<Vec<Delivered>, Failure> {
         let mut results = Vec::with_capacity(batch.documents.len());
         for document in &batch.documents {
-            let url = format!("{}/{}/{}", self.0.url, escaped(document.destination), escaped(document.id));
+            let url = format!(
+                "{}/{}/{}",
+                self.0.url,
+                escaped(document.destination),
+                escaped(document.id)
+            );
             let request = match document.body {
-                Some(body) => Request::new("PUT", url).header("content-type", "application/json").body(body),
+                Some(body) => Request::new("PUT", url)
+                    .header("content-type", "application/json")
+                    .body(body),
                 // The id is to be removed.
                 None => Request::new("DELETE", url),
             };
@@ -42,9 +49,17 @@ impl Sink for Plugin {
                 200..=299 => Ok(()),
                 404 if document.body.is_none() => Ok(()),
                 // This document can never work; the others can.
-                400 | 422 => Err(Failure::poison("refused", "the service refused the document")),
+                400 | 422 => Err(Failure::poison(
+                    "refused",
+                    "the service refused the document",
+                )),
                 // Nothing goes on behind it: the whole batch comes again.
-                status => return Err(Failure::retry("busy", format!("the service answered {status}"))),
+                status => {
+                    return Err(Failure::retry(
+                        "busy",
+                        format!("the service answered {status}"),
+                    ));
+                }
             });
         }
         Ok(results)
@@ -62,25 +77,44 @@ mod tests {
     use super::*;
 
     /// Delivers documents to a service that has nothing yet; what became of them, and what it was sent.
-    fn deliver(documents: &[(&str, Option<&str>)]) -> (Result<Vec<Delivered>, Failure>, Vec<String>) {
+    fn deliver(
+        documents: &[(&str, Option<&str>)],
+    ) -> (Result<Vec<Delivered>, Failure>, Vec<String>) {
         let sent = Rc::new(RefCell::new(Vec::new()));
         let seen = Rc::clone(&sent);
         testing::set_http(move |request| {
-            seen.borrow_mut().push(format!("{} {}", request.method, request.url));
+            seen.borrow_mut()
+                .push(format!("{} {}", request.method, request.url));
             let status = match request.body.as_slice() {
                 b"\"busy\"" => 503,
                 b"\"bad\"" => 422,
                 b"" => 404,
                 _ => 201,
             };
-            Ok(Response { status, ..Response::default() })
+            Ok(Response {
+                status,
+                ..Response::default()
+            })
         });
-        let document =
-            |&(id, body)| Document { destination: "items", id, body, lsn: 1, commit_time_us: 0 };
+        let document = |&(id, body)| Document {
+            destination: "items",
+            id,
+            body,
+            lsn: 1,
+            commit_time_us: 0,
+        };
         let documents = documents.iter().map(document).collect();
-        let batch =
-            Batch { entity: "public.t", origin: Origin::Stream, generation: 1, place: None, documents };
-        let mut sink = Plugin::open(Settings { url: "https://x".to_owned() }).unwrap();
+        let batch = Batch {
+            entity: "public.t",
+            origin: Origin::Stream,
+            generation: 1,
+            place: None,
+            documents,
+        };
+        let mut sink = Plugin::open(Settings {
+            url: "https://x".to_owned(),
+        })
+        .unwrap();
         (sink.deliver(&batch), sent.take())
     }
 
@@ -91,7 +125,11 @@ mod tests {
         assert_eq!(results[0], Ok(()));
         assert_eq!(results[1].as_ref().unwrap_err().class, FailureClass::Poison);
         assert_eq!(results[2], Ok(()), "what is not there is removed");
-        let expected = ["PUT https://x/items/1", "PUT https://x/items/2", "DELETE https://x/items/a%2F%C3%BC"];
+        let expected = [
+            "PUT https://x/items/1",
+            "PUT https://x/items/2",
+            "DELETE https://x/items/a%2F%C3%BC",
+        ];
         assert_eq!(sent, expected);
     }
 
