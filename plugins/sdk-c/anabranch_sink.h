@@ -59,9 +59,7 @@ void ab_refuse_as(ab_delivery *delivery, size_t document, const ab_failure *fail
 void ab_refuse_for(ab_delivery *delivery, size_t document, uint32_t milliseconds, const char *code, const char *message);
 
 /* `return ab_failed(failure, AB_FATAL, "settings", "there is no `url`");`: of `deliver`, where it means that nothing is known of
-   any document, and of all other functions of a sink. Always false. */
-bool ab_failed(ab_failure *failure, ab_class failure_class, const char *code, const char *message);
-bool ab_failedf(ab_failure *failure, ab_class failure_class, const char *code, const char *format, ...) AB_PRINTF(4, 5);
+   any document, and of all other functions of a sink. */
 
 #ifdef __wasm__
 #define AB_SINK_EXPORTS                                                               \

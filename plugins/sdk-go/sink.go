@@ -28,8 +28,8 @@ type Sink[S any, D Deliverer] struct {
 type Deliverer interface {
 	// Deliver delivers a batch, in order, and gives one result for each document, in order: nil, which means that it is
 	// durable, or why it was not accepted. Poison concerns the document alone; retry and fatal send the whole batch again.
-	// The second error means that nothing is known of any document. An error without a class is retry, a panic poison of
-	// the whole batch.
+	// The second error means that nothing is known of any document. An error without a class is retry; a panic is poison, as
+	// a crash is in any language, and the batch is split until its culprit is alone.
 	Deliver(delivery Delivery) ([]error, error)
 }
 

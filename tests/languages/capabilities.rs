@@ -83,6 +83,16 @@ fn asked(server: &Receiver) -> Vec<(&'static str, String, Result<Value, &'static
         ),
         ("get", "no url".to_owned(), Err("http-request: ")),
         ("get", "http://no host/".to_owned(), Err("http-request: ")),
+        // What is no UTF-8 is a failure of its change, and ends no call.
+        ("bad", "key".to_owned(), Err("text: a key of the store ")),
+        ("bad", "sql".to_owned(), Err("text: the SQL of a question ")),
+        ("bad", "parameter".to_owned(), Err("text: ")),
+        ("bad", "label".to_owned(), Err("text: the value of a label ")),
+        ("bad", "url".to_owned(), Err("http-request: ")),
+        ("bad", "setting".to_owned(), answer("none")),
+        // Asked for once for all rows of a batch, before the first is answered.
+        ("prepared", "a".to_owned(), answer("asked for a")),
+        ("prepared", "Köln".to_owned(), answer("asked for Köln")),
         ("say", "nothing".to_owned(), answer("say nothing")),
     ]
 }

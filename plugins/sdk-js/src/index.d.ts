@@ -1,7 +1,11 @@
 /** What can be done about a failure. */
 export type FailureClass = "retry" | "poison" | "fatal";
 
-/** Why a change or document could not be processed. Throw it; anything else that is thrown is poison with code `exception`. */
+/**
+ * Why a change or document could not be processed. Throw it. Anything else that is thrown has the code `exception`: of a
+ * transform it is poison of its change; of a sink it is retry, since no document is at fault for it, and fatal while it is
+ * opened.
+ */
 export class Failure extends Error {
   constructor(failureClass: FailureClass, code: string, message: string, options?: { afterMs?: number });
   /** What can be done about it. */
@@ -124,6 +128,11 @@ export interface Options<Row, Body> {
   namesIds?: boolean;
   /** Other tables whose rows its documents depend on. */
   dependsOn?: string[];
+  /**
+   * Is shown the changes of a batch before the first of them is answered: to ask the source or a service once for all of
+   * them, and keep the answers in a variable of the module. What it throws is a failure of the whole batch. Not async.
+   */
+  prepare?(changes: readonly Change<Row>[]): void;
   /** Answers one change. Not async. */
   transform(change: Change<Row>): Answer<Body>;
 }

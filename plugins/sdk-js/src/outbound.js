@@ -4,7 +4,8 @@ import { Failure } from "./failure.js";
 /** The parts of a URL that a request can go to. */
 export function target(url) {
   const parts = /^(https?):\/\/([^/?#]+)([^#]*)/i.exec(url);
-  if (parts === null) throw wrongUrl(url);
+  // Half a character would be another one at the other side.
+  if (parts === null || /\p{Surrogate}/u.test(url)) throw wrongUrl(url);
   const [, scheme, authority, rest] = parts;
   return { scheme: scheme.toUpperCase(), authority, path: rest.startsWith("/") ? rest : `/${rest}` };
 }

@@ -1,5 +1,5 @@
 /** Sinks: how one is defined, what comes to it, and what it answers. */
-import { Failure, failureOf } from "./failure.js";
+import { Failure, sinkFailure } from "./failure.js";
 import { decode, encode } from "./msgpack.js";
 import { check, typed } from "./plugin.js";
 
@@ -94,7 +94,7 @@ class Batch {
       try {
         if (typeof deliver(document)?.then === "function") throw asynchronous();
       } catch (thrown) {
-        result = failureOf(thrown, "the sink");
+        result = sinkFailure(thrown);
       }
       results.push(result);
       if (result !== null && result.class !== "poison") {
@@ -171,8 +171,8 @@ export class Instance {
     try {
       this.#sink = new this.#plugin.type(settings);
     } catch (thrown) {
-      if (thrown instanceof Failure) throw thrown;
-      throw Failure.fatal("exception", failureOf(thrown, "the sink").message);
+      // Settings come to the same each time.
+      throw sinkFailure(thrown, "fatal");
     }
   }
 
@@ -181,7 +181,7 @@ export class Instance {
     try {
       return written(this.#opened().deliver(batch), batch.documents.length);
     } catch (thrown) {
-      throw failureOf(thrown, "the sink");
+      throw sinkFailure(thrown);
     }
   }
 
@@ -212,7 +212,7 @@ export class Instance {
       if (typeof returned?.then === "function") throw asynchronous();
       return returned;
     } catch (thrown) {
-      throw failureOf(thrown, "the sink");
+      throw sinkFailure(thrown);
     }
   }
 

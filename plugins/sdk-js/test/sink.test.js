@@ -46,12 +46,17 @@ const failure = (call) => {
 test("there is one result for each document", () => {
   const opened = open(plugin, { room: 3 });
   const results = opened.deliver([
-    { id: "1", body: '{"a": 1.50}' }, { id: "2", body: "bad" }, { id: "bug", body: {} }, { id: "3", destination: "d" },
+    { id: "1", body: '{"a": 1.50}' }, { id: "2", body: "bad" }, { id: "3", destination: "d" },
   ]);
+  assert.deepEqual(results.map((result) => result && [result.class, result.code]), [null, ["poison", "bad"], null]);
+});
+
+test("what nobody classified is tried again, and gives up no document", () => {
+  const results = open(plugin, { room: 3 }).deliver([{ id: "1" }, { id: "bug", body: {} }, { id: "2", body: "bad" }]);
   assert.deepEqual(results.map((result) => result && [result.class, result.code]), [
-    null, ["poison", "bad"], ["poison", "exception"], null,
+    null, ["retry", "exception"], ["retry", "exception"],
   ]);
-  assert.match(results[2].message, /the sink threw TypeError/);
+  assert.match(results[1].message, /the sink threw TypeError/);
 });
 
 test("nothing is tried behind what is to be tried again", () => {
@@ -177,7 +182,9 @@ test("what the sink answers wrongly fails the batch", () => {
   const later = open(sink(class { deliver(batch) { return batch.each(async () => {}); } }));
   assert.deepEqual(later.deliver([{ id: "1" }]).map(({ class: failureClass, code }) => [failureClass, code]), [["fatal", "async"]]);
   const broken = open(sink(class { deliver() { throw new TypeError("x"); } }));
-  assert.deepEqual([failure(() => broken.deliver([])).class, failure(() => broken.deliver([])).code], ["poison", "exception"]);
+  assert.deepEqual([failure(() => broken.deliver([])).class, failure(() => broken.deliver([])).code], ["retry", "exception"]);
+  const stuck = open(sink(class { deliver() {} purge() { throw new TypeError("x"); } }));
+  assert.deepEqual([failure(() => stuck.purge("d")).class, failure(() => stuck.purge("d")).code], ["retry", "exception"]);
 });
 
 test("c096: wrong settings are told without their values", () => {

@@ -9,7 +9,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from .failure import Failure, failure_of, sendable
+from .failure import Failure, sendable, sink_failure
 from .msgpack import decode, encode
 
 #: What became of one document: None where it was accepted, which means that it is durable, else why not.
@@ -63,7 +63,7 @@ class Batch:
                 deliver(document)
                 results.append(None)
             except Exception as raised:  # noqa: BLE001 (whatever it is concerns this document)
-                failure = failure_of(raised, "the sink")
+                failure = sink_failure(raised)
                 results.append(failure)
                 if failure.failure_class != "poison":
                     results += [failure] * (len(self.documents) - len(results))
@@ -260,17 +260,15 @@ class Instance:
     def open(self, config: str) -> None:
         try:
             self._sink = self._plugin.make(_settings(self._plugin.settings, config))
-        except Failure:
-            raise
-        except Exception as raised:  # noqa: BLE001 (whatever it is)
-            raise Failure.fatal("exception", failure_of(raised, "the sink").message) from None
+        except Exception as raised:  # noqa: BLE001 (whatever it is: settings come to the same each time)
+            raise sink_failure(raised, "fatal") from None
 
     def deliver(self, data: bytes) -> bytes:
         batch = _read(data)
         try:
             return _written(self._opened().deliver(batch), len(batch.documents))
         except Exception as raised:  # noqa: BLE001 (whatever it is)
-            raise failure_of(raised, "the sink") from None
+            raise sink_failure(raised) from None
 
     def purge(self, destination: str) -> None:
         self._call("purge", destination)
@@ -294,7 +292,7 @@ class Instance:
         try:
             return getattr(self._opened(), method)(*arguments)
         except Exception as raised:  # noqa: BLE001 (whatever it is)
-            raise failure_of(raised, "the sink") from None
+            raise sink_failure(raised) from None
 
     def _opened(self) -> Any:
         if self._sink is None:

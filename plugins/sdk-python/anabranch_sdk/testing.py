@@ -83,7 +83,8 @@ def change(row: Row, **rest: Any) -> Change[Row]:
 
 def describe(plugin: Plugin[Any] | SinkPlugin) -> dict[str, Any]:
     """What `describe` gives for a plugin."""
-    return json.loads(plugins.describe(plugin, "test", "0.0.0"))
+    said: dict[str, Any] = json.loads(plugins.describe(plugin, "test", "0.0.0"))
+    return said
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +203,7 @@ class Table:
 
     def request(self) -> bytes:
         """The batch as the host would send it."""
-        changes = []
+        changes: list[list[Any]] = []
         for sequence, (operation, id, row, old) in enumerate(self._changes):
             values, absent = self._values(row)
             before, absent_before = self._values(old)
@@ -227,7 +228,7 @@ def _mapping(row: Any) -> Mapping[str, Any] | None:
 def _outcomes(reply: str) -> list[Any]:
     """The outcomes of a reply, their documents as text: `run` puts no white space outside of documents."""
     decoder = json.JSONDecoder()
-    outcomes = json.loads(reply)
+    outcomes: list[Any] = json.loads(reply)
     mark = '"document":'
     at = 0
     for outcome in outcomes:

@@ -113,11 +113,17 @@ class Sinks(unittest.TestCase):
         return raised.exception
 
     def test_there_is_one_result_for_each_document(self):
-        documents = [document("1", '{"a": 1.50}'), document("2", "bad"), document("bug", "{}"), document("3")]
+        documents = [document("1", '{"a": 1.50}'), document("2", "bad"), document("3")]
         results = OpenSink(plugin, {"room": 3}).deliver(documents)
         seen = [each and (each.failure_class, each.code) for each in results]
-        self.assertEqual(seen, [None, ("poison", "bad"), ("poison", "exception"), None])
-        self.assertRegex(results[2].message, "the sink raised AttributeError")
+        self.assertEqual(seen, [None, ("poison", "bad"), None])
+
+    def test_what_nobody_classified_is_tried_again_and_gives_up_no_document(self):
+        documents = [document("1", "{}"), document("bug", "{}"), document("2", "bad")]
+        results = OpenSink(plugin, {"room": 3}).deliver(documents)
+        seen = [each and (each.failure_class, each.code) for each in results]
+        self.assertEqual(seen, [None, ("retry", "exception"), ("retry", "exception")])
+        self.assertRegex(results[1].message, "the sink raised AttributeError")
 
     def test_nothing_is_tried_behind_what_is_to_be_tried_again(self):
         opened = OpenSink(plugin, {"room": 3})
@@ -196,7 +202,10 @@ class Sinks(unittest.TestCase):
             self.assertEqual(self.fails(opened.deliver, [document("1")]).code, "results")
         broken = OpenSink(sink(type("Broken", (Silent,), {"answer": lambda self, batch: None.missing})))
         failure = self.fails(broken.deliver, [document("1")])
-        self.assertEqual((failure.failure_class, failure.code), ("poison", "exception"))
+        self.assertEqual((failure.failure_class, failure.code), ("retry", "exception"))
+        stuck = OpenSink(sink(type("Stuck", (Silent,), {"purge": lambda self, destination: None.missing})))
+        failure = self.fails(stuck.purge, "d")
+        self.assertEqual((failure.failure_class, failure.code), ("retry", "exception"))
 
     def test_c096_wrong_settings_are_told_without_their_values(self):
         def said(settings):
