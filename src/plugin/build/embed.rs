@@ -158,6 +158,10 @@ mod tests {
         module.finish()
     }
 
+    fn interface_function(export: &str) -> &str {
+        export.split_once('#').unwrap().1
+    }
+
     fn shape(imported: &[(&str, &str)], exported: &[&str]) -> Shape {
         judge(&component(linked(imported, exported)).unwrap()).unwrap()
     }
@@ -215,7 +219,8 @@ mod tests {
         for missing in GENERATIONS {
             let others = GENERATIONS.into_iter().filter(|name| *name != missing).collect::<Vec<_>>();
             let problem = component(linked(&[], &[SINK, &others].concat())).unwrap_err();
-            assert!(problem.contains(missing), "{missing}: {problem}");
+            let function = format!("function `{}`", interface_function(missing));
+            assert!(problem.contains(&function), "{missing}: {problem}");
         }
     }
 
