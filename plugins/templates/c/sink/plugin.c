@@ -27,6 +27,11 @@ static bool deliver(ab_delivery *delivery, ab_failure *failure)
 {
 	for (size_t at = 0; at < delivery->count; at++) {
 		const ab_document_in *document = &delivery->document[at];
+		if (ab_str_is(document->id, ".") || ab_str_is(document->id, "..")) {
+			/* At the end of a URL these are the folder. */
+			ab_refuse(delivery, at, AB_POISON, "id", "an id of dots is no part of a URL");
+			continue;
+		}
 		bool gone = document->body.data == NULL; /* the id is to be removed */
 		const ab_header json = {AB_STR("content-type"), AB_STR("application/json")};
 		const ab_request request = {

@@ -32,10 +32,12 @@ static void each_document_has_a_result(ab_test *t)
 	ab_test_upsert(t, "items", "1", "{}");
 	ab_test_upsert(t, "items", "2", "\"bad\"");
 	ab_test_remove(t, "items", "a/ü");
+	ab_test_remove(t, "items", "..");
 	AB_EXPECT(t, ab_test_deliver(t));
 	AB_EXPECT_ACCEPTED(t, 0);
 	AB_EXPECT_REFUSED(t, 1, "refused");
 	AB_EXPECT_ACCEPTED(t, 2);
+	AB_EXPECT_REFUSED(t, 3, "id");
 	AB_EXPECT(t, strcmp(sent, "PUT https://x/items/1\nPUT https://x/items/2\nDELETE https://x/items/a%2F%C3%BC\n") == 0);
 }
 

@@ -27,6 +27,11 @@ func open(settings Settings) (*Items, error) {
 func (s *Items) Deliver(delivery anabranch.Delivery) ([]error, error) {
 	results := delivery.Accepted() // nil: it is durable
 	for at, document := range delivery.Documents {
+		if document.ID == "." || document.ID == ".." {
+			// At the end of a URL these are the folder.
+			results[at] = anabranch.Poison("id", "an id of dots is no part of a URL")
+			continue
+		}
 		request := anabranch.Request{
 			Method:  "PUT",
 			URL:     s.URL + "/" + url.PathEscape(document.Destination) + "/" + url.PathEscape(document.ID),

@@ -38,8 +38,9 @@ func classOf(t *testing.T, err error) anabranch.Class {
 
 func TestEachDocumentHasAResult(t *testing.T) {
 	results, sent, err := deliver(t, anabranch.Delivered{ID: "1", Body: "{}"}, anabranch.Delivered{ID: "2", Body: `"bad"`},
-		anabranch.Delivered{ID: "a/ü"})
-	if err != nil || results[0] != nil || results[2] != nil || classOf(t, results[1]) != anabranch.ClassPoison {
+		anabranch.Delivered{ID: "a/ü"}, anabranch.Delivered{ID: ".."})
+	if err != nil || results[0] != nil || results[2] != nil || classOf(t, results[1]) != anabranch.ClassPoison ||
+		classOf(t, results[3]) != anabranch.ClassPoison {
 		t.Error(results, err)
 	}
 	expected := []string{"PUT https://x/items/1", "PUT https://x/items/2", "DELETE https://x/items/a%2F%C3%BC"}

@@ -22,8 +22,8 @@ const deliver = (...documents) =>
   open(plugin, { url: "https://x" }).deliver(documents.map((document) => ({ destination: "items", ...document })));
 
 test("each document has a result", () => {
-  const results = deliver({ id: "1", body: "{}" }, { id: "2", body: '"bad"' }, { id: "a/ü" });
-  assert.deepEqual(results.map((result) => result?.class ?? "accepted"), ["accepted", "poison", "accepted"]);
+  const results = deliver({ id: "1", body: "{}" }, { id: "2", body: '"bad"' }, { id: "a/ü" }, { id: ".." });
+  assert.deepEqual(results.map((result) => result?.class ?? "accepted"), ["accepted", "poison", "accepted", "poison"]);
   assert.deepEqual(sent, ["PUT https://x/items/1", "PUT https://x/items/2", "DELETE https://x/items/a%2F%C3%BC"]);
 });
 

@@ -24,6 +24,9 @@ class Items:
         return batch.each(self.put)
 
     def put(self, document: SinkDocument) -> None:
+        if document.id in (".", ".."):
+            # At the end of a URL these are the folder.
+            raise Failure.poison("id", "an id of dots is no part of a URL")
         url = f"{self.url}/{quote(document.destination, safe='')}/{quote(document.id, safe='')}"
         # `body` is the document's text; None: the id is to be removed.
         if document.body is None:

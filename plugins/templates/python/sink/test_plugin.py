@@ -24,8 +24,8 @@ class Deliveries(unittest.TestCase):
         return ["accepted" if result is None else result.failure_class for result in results]
 
     def test_each_document_has_a_result(self) -> None:
-        results = self.deliver(("1", "{}"), ("2", '"bad"'), ("a/ü", None))
-        self.assertEqual(results, ["accepted", "poison", "accepted"])
+        results = self.deliver(("1", "{}"), ("2", '"bad"'), ("a/ü", None), ("..", None))
+        self.assertEqual(results, ["accepted", "poison", "accepted", "poison"])
         expected = ["PUT https://x/items/1", "PUT https://x/items/2", "DELETE https://x/items/a%2F%C3%BC"]
         self.assertEqual(self.sent, expected)
 

@@ -30,6 +30,14 @@ impl Sink for Plugin {
     fn deliver(&mut self, batch: &Batch<'_>) -> Result<Vec<Delivered>, Failure> {
         let mut results = Vec::with_capacity(batch.documents.len());
         for document in &batch.documents {
+            if matches!(document.id, "." | "..") {
+                // At the end of a URL these are the folder.
+                results.push(Err(Failure::poison(
+                    "id",
+                    "an id of dots is no part of a URL",
+                )));
+                continue;
+            }
             let url = format!(
                 "{}/{}/{}",
                 self.0.url,
@@ -120,11 +128,17 @@ mod tests {
 
     #[test]
     fn each_document_has_a_result() {
-        let (results, sent) = deliver(&[("1", Some("{}")), ("2", Some("\"bad\"")), ("a/ü", None)]);
+        let (results, sent) = deliver(&[
+            ("1", Some("{}")),
+            ("2", Some("\"bad\"")),
+            ("a/ü", None),
+            ("..", None),
+        ]);
         let results = results.unwrap();
         assert_eq!(results[0], Ok(()));
         assert_eq!(results[1].as_ref().unwrap_err().class, FailureClass::Poison);
         assert_eq!(results[2], Ok(()), "what is not there is removed");
+        assert_eq!(results[3].as_ref().unwrap_err().class, FailureClass::Poison);
         let expected = [
             "PUT https://x/items/1",
             "PUT https://x/items/2",

@@ -17,6 +17,8 @@ class Items implements Sink {
   }
 
   put({ destination, id, body }: SinkDocument): void {
+    // At the end of a URL these are the folder.
+    if (id === "." || id === "..") throw Failure.poison("id", "an id of dots is no part of a URL");
     const url = `${this.settings.url}/${encodeURIComponent(destination)}/${encodeURIComponent(id)}`;
     // `body` is the document's text; null: the id is to be removed.
     const answer = body === null
