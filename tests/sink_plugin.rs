@@ -454,6 +454,85 @@ async fn a_sink_of_the_sdk_keeps_documents_and_empties_destinations() {
     assert!(!scene.host.log().contains("marker-4711"), "a secret");
 }
 
+/// A sink that learns to build beside what readers see, and one that knows it no more: what is built from then on is built
+/// as the sink can, what was read before is where it is, and what only the one before could go on with is read again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rebuild_goes_on_as_its_sink_can() {
+    let mut scene = Scene::new(300, 1).await;
+    scene.config(
+        "instances = 1\n[plugins.memory-sink]\nrederive = { patch = false }\n\
+         [sink.memory]\nkind = \"plugin\"\nplugin = \"memory-sink\"\nconfig = { room = 1000 }\n\
+         [[map]]\nname = \"memory\"\ntransform = \"product-search\"\nsink = \"memory\"\n\
+         [backfill]\nchunk_size = 20\n",
+    );
+    // The releases differ by their patch numbers: nothing is rebuilt for these.
+    let beside = || memory().version("1.1.0").feature("generations");
+    let in_place = || memory().version("1.1.1");
+    let asked = |scene: &Scene, arguments: &[&str]| {
+        let asked = scene.host.run(&[&["backfill"], arguments].concat()).unwrap();
+        assert!(asked.status.success(), "{asked:?}");
+    };
+    let stored = async |scene: &Scene, query: &str| {
+        wait_until(query, SOON, async || Ok(scene.client.query_one(query, &[]).await?.get(0)))
+            .await
+            .unwrap_or_else(|error| panic!("{error:#}\n{}", scene.host.log_tail()));
+    };
+    const BEGUN: &str =
+        "select count(*) = 1 from anabranch.mapping where name = 'memory' and building is not null";
+    const READ: &str = "select count(*) = 1 from anabranch.run where entity = 'public.products' \
+                        and status = 'running' and rows > 0";
+    scene.plugin("product-search", &products());
+    scene.plugin("memory-sink", &memory());
+    scene.client.batch_execute("update public.products set active = true").await.unwrap();
+    scene.host.start().unwrap();
+    scene.host.wait_log(0, "holds 300 documents", SOON).await.unwrap();
+    runs(&scene, "memory", 1).await;
+
+    // A bump to one that can.
+    let from = scene.host.log_length();
+    scene.plugin("memory-sink", &beside());
+    scene.host.wait_log(from, "switched products to 2-", SOON).await.unwrap();
+    runs(&scene, "memory", 2).await;
+
+    // In the middle of a rebuild, to one that cannot go on with it.
+    asked(&scene, &["rate", "5"]);
+    asked(&scene, &["request", "memory"]);
+    stored(&scene, BEGUN).await;
+    stored(&scene, READ).await;
+    let from = scene.host.log_length();
+    scene.plugin("memory-sink", &in_place());
+    scene.host.wait_log(from, "its sink builds in place now", SOON).await.unwrap();
+    asked(&scene, &["rate", "none"]);
+    scene.host.wait_log(from, "holds 300 documents", SOON).await.unwrap();
+    runs(&scene, "memory", 4).await;
+
+    // In the middle of one in place, to one that can: the rows that were read are where they are.
+    asked(&scene, &["rate", "5"]);
+    asked(&scene, &["request", "memory"]);
+    stored(&scene, READ).await;
+    scene.host.terminate(Duration::from_secs(30)).unwrap();
+    scene.plugin("memory-sink", &beside());
+    let from = scene.host.log_length();
+    scene.host.start().unwrap();
+    asked(&scene, &["rate", "none"]);
+    runs(&scene, "memory", 5).await;
+    assert!(!scene.host.log()[from..].contains("is built beside"), "{}", &scene.host.log()[from..]);
+
+    // And while nobody looks.
+    asked(&scene, &["rate", "5"]);
+    asked(&scene, &["request", "memory"]);
+    stored(&scene, BEGUN).await;
+    stored(&scene, READ).await;
+    scene.host.terminate(Duration::from_secs(30)).unwrap();
+    scene.plugin("memory-sink", &in_place());
+    let from = scene.host.log_length();
+    scene.host.start().unwrap();
+    scene.host.wait_log(from, "its sink builds in place now", SOON).await.unwrap();
+    asked(&scene, &["rate", "none"]);
+    scene.host.wait_log(from, "holds 300 documents", SOON).await.unwrap();
+    runs(&scene, "memory", 7).await;
+}
+
 /// As one whose server does not answer: the call lasts as long as the deadline lets it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sink_that_hangs_takes_no_instance_from_another_sink_of_its_plugin() {
@@ -466,13 +545,12 @@ async fn a_sink_that_hangs_takes_no_instance_from_another_sink_of_its_plugin() {
         arrives(&scene, 0, name).await;
         runs(&scene, name, 1).await;
     }
-    // Whichever of them was first: from the second round on the other one has its call.
-    for stock in 1..=5 {
-        let update = format!("update public.products set active = true, name = 'boom', stock = {stock}");
-        scene.client.batch_execute(&update).await.unwrap();
-        arrives(&scene, 0, "odd").await;
-        others_are_right(&scene).await;
-    }
+    let boom = "update public.products set active = true, name = 'boom'";
+    scene.client.batch_execute(boom).await.unwrap();
+    scene.host.wait_log(0, "spins from now on", SOON).await.unwrap();
+    scene.client.batch_execute("update public.products set stock = stock + 1").await.unwrap();
+    arrives(&scene, 0, "odd").await;
+    others_are_right(&scene).await;
     assert!(!accepted(&scene, 0, "hangs").values().any(|document| document.to_string().contains("boom")));
     assert_eq!(scene.mapping("hangs")["last_error"], Value::Null, "it waits, and no more");
 }

@@ -8,8 +8,8 @@ use anabranch::{
     model::{EntityName, Lsn, Place, Scope},
     pipeline::LaneOrder,
     state::{
-        Installation, Kept, NewEntry, QuarantineStage, RunStatus, StateError, Store, StoredMapping,
-        StoredRun, Target,
+        Installation, Kept, NewEntry, QuarantineStage, RejectedDocument, RunStatus, StateError, Store,
+        StoredMapping, StoredRun, Target,
     },
 };
 use testkit::{Database, shared, wait_until};
@@ -360,6 +360,31 @@ async fn an_older_change_neither_replaces_nor_ends_a_newer_entry() {
     assert_eq!(orders().await, [newer.order], "nor does what another mapping did");
     assert!(store.release(&client, 1, "a", &[("7".to_owned(), newer.order)]).await.unwrap());
     assert_eq!(orders().await, []);
+}
+
+/// What is kept together may be of the same row, and say what no column takes.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_changes_of_a_row_the_latest_is_kept_whatever_it_says() {
+    let (_database, client, store) = fresh().await;
+    let entity = products();
+    store.save_installation(&client, &led_by(1)).await.unwrap();
+    let odd = |code: &str| NewEntry {
+        code: code.to_owned(),
+        reason: "one\0two".to_owned(),
+        document: Some(RejectedDocument {
+            destination: "d\0d".to_owned(),
+            id: "i\0d".to_owned(),
+            body: Some("{\0}".to_owned()),
+        }),
+        ..failed("7", 30)
+    };
+    let entries = [failed("7", 20), odd("a\0b"), failed("7", 10)];
+    let kept = store.quarantine(&client, 1, ("a", &entity), &entries, 10).await;
+    assert_eq!(kept.unwrap(), Kept::Rows(1));
+    let query =
+        "select concat_ws(', ', code, reason, destination, document_id, document) from anabranch.quarantine";
+    let told: String = client.query_one(query, &[]).await.unwrap().get(0);
+    assert_eq!(told, "a\u{fffd}b, one\u{fffd}two, d\u{fffd}d, i\u{fffd}d, {\u{fffd}}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

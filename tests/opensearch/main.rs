@@ -33,6 +33,12 @@ async fn scene_with(rows: u64, url: &str, header: &str, prefix: &str, more: (&st
 }
 
 fn configure(scene: &mut Scene, url: &str, header: &str, prefix: &str, (settings, rest): (&str, &str)) {
+    let map = "[[map]]\nname = \"search\"\ntransform = \"product-search\"\nsink = \"search\"\n";
+    configure_maps(scene, url, header, prefix, (settings, &format!("{map}{rest}")));
+}
+
+/// The same with mappings of one's own.
+fn configure_maps(scene: &mut Scene, url: &str, header: &str, prefix: &str, (settings, maps): (&str, &str)) {
     scene.host.env("SEARCH_KEY", KEY);
     let headers = if header.is_empty() {
         String::new()
@@ -44,8 +50,7 @@ fn configure(scene: &mut Scene, url: &str, header: &str, prefix: &str, (settings
          [plugins.opensearch-sink.grants]\nhttp = [\"{url}\"]\nprivate_addresses = true\nhttp_timeout = \"15s\"\n{headers}\
          [sink.search]\nkind = \"plugin\"\nplugin = \"opensearch-sink\"\n\
          config = {{ url = \"{url}\", index_prefix = \"{prefix}\", max_bytes = 20000{settings} }}\n\
-         [[map]]\nname = \"search\"\ntransform = \"product-search\"\nsink = \"search\"\n\
-         [backfill]\nchunk_size = 100\n{rest}",
+         [backfill]\nchunk_size = 100\n{maps}",
     ));
 }
 

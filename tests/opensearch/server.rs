@@ -32,6 +32,8 @@ pub struct State {
     pub hangs: Option<String>,
     /// Whether one was not answered.
     pub hung: bool,
+    /// Requests that begin with this (`PUT /shop-products.`) are answered with this status, and nothing is done.
+    pub refuses: Option<(String, u16)>,
     /// The actions of the requests that changed aliases.
     pub alias_changes: Vec<Value>,
     /// Ids whose documents may come to readers; none: all may.
@@ -153,6 +155,11 @@ impl State {
         if let Some(status) = self.first.pop() {
             let pause = vec![("retry-after", "1".to_owned())];
             return Reply::Status(status, pause, "{}".to_owned());
+        }
+        let line = format!("{} {}", request.method, request.target);
+        if let Some((_, status)) = self.refuses.as_ref().filter(|(start, _)| line.starts_with(start)) {
+            let error = json!({"type": "refused", "reason": "it is refused"});
+            return plain(*status, json!({"error": error, "status": status}));
         }
         let (path, query) = request.target.split_once('?').unwrap_or((&request.target, ""));
         let parts: Vec<_> = path.trim_start_matches('/').split('/').collect();

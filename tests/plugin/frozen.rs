@@ -165,7 +165,7 @@ async fn a_frozen_transform_writes_lines_of_every_level() {
 }
 
 /// Documents of `public.things`: ids, with a body or to be deleted.
-fn documents(of: &[(&str, Option<&str>)]) -> Documents {
+pub fn documents(of: &[(&str, Option<&str>)]) -> Documents {
     let mut documents = Documents::new("public.things", Origin::Stream, 3);
     let destination = documents.destination("things");
     for (change, (id, body)) in (0..).zip(of) {
@@ -186,7 +186,7 @@ fn documents(of: &[(&str, Option<&str>)]) -> Documents {
     documents
 }
 
-fn sink(plugin: &Plugin, settings: Value) -> SinkGuest {
+pub fn sink(plugin: &Plugin, settings: Value) -> SinkGuest {
     let Value::Object(settings) = settings else { panic!("{settings}") };
     plugin.sink("frozen", SinkConfig::new(&settings.into_iter().collect::<BTreeMap<_, _>>()))
 }

@@ -35,7 +35,8 @@ async fn c082_every_crash_is_told_and_the_next_call_works() {
         let batch = notes(&[("1", "fine"), ("2", "boom"), ("3", "fine")]);
         for _ in 0..2 {
             assert_eq!(transform.call(&batch, &[0]).await.unwrap().outcomes, [Outcome::Skip], "{behave}");
-            let fault = transform.call(&batch, &[1]).await.unwrap_err();
+            let called = tokio::time::timeout(Duration::from_secs(60), transform.call(&batch, &[1])).await;
+            let fault = called.unwrap_or_else(|_| panic!("{behave}: the call does not end")).unwrap_err();
             let text = fault.to_string();
             assert!(text.starts_with("plugin hostile 1.0.0 on public.products at LSN 0/1010: "), "{text}");
             assert_eq!((fault.class(), fault.may_be_one_change()), (FailureClass::Poison, false), "{text}");

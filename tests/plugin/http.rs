@@ -316,6 +316,10 @@ async fn headers_of_the_connection_are_not_the_guests_to_set() {
     }
     let [received] = server.received().try_into().unwrap_or_else(|all| panic!("{all:?}"));
     assert_eq!((received.body.len(), received.headers["content-length"].as_str()), (40, "40"));
+    // A server would take the next request on the connection for the body of this one.
+    let answer = ask(&plugin, "bodiless", &format!("{} 5", server.url("/"))).await;
+    assert!(error(&answer).contains("HttpRequestBodySize"), "{answer}");
+    assert_eq!(server.received().len(), 1);
 }
 
 /// What costs a guest nearly nothing and its host much.
@@ -450,8 +454,10 @@ async fn requests_that_a_guest_leaves_end_with_its_call() {
     let discarded = plugin.instances().discarded;
     assert!(discarded > 0);
     answers(3).await;
-    // What had nothing to read was at its end when it came, whoever keeps it.
-    assert_eq!(ask(&plugin, "leave", &server.url("/empty")).await["answer"], "200");
+    // What had nothing to read was at its end when it came, and what was read to its end is, whoever keeps it.
+    for (what, path) in [("leave", "/empty"), ("keep", "/"), ("keep", "/"), ("keep", "/")] {
+        assert_eq!(ask(&plugin, what, &server.url(path)).await["answer"], "200");
+    }
     assert_eq!(plugin.instances().discarded, discarded);
 }
 

@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::mpsc,
     time::Duration,
 };
 
@@ -106,7 +107,14 @@ fn c084_describe_runs_within_limits() {
             "describes itself as a sink, but exports a transform",
         ),
     ] {
-        let error = refused(&host, &guest("fixtures/hostile", &[("ANABRANCH_FIXTURE_DESCRIBE", describe)]));
+        let path = guest("fixtures/hostile", &[("ANABRANCH_FIXTURE_DESCRIBE", describe)]);
+        // On a thread that is left alone where it does not come back.
+        let (tell, told) = mpsc::channel();
+        let examining = host.clone();
+        std::thread::spawn(move || tell.send(refused(&examining, &path)));
+        let error = told
+            .recv_timeout(Duration::from_secs(60))
+            .unwrap_or_else(|error| panic!("{describe} is described for ever, or not refused: {error}"));
         assert!(error.contains(words), "{describe}: {error}");
     }
 }

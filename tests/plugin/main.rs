@@ -14,3 +14,4 @@ mod loading;
 mod receiver;
 mod rows;
 mod shape;
+mod sinks;

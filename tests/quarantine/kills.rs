@@ -32,7 +32,7 @@ async fn replied(scene: &Scene) {
 }
 
 /// Ends what the host was at, which the server would go on with once the lock is free, and frees the lock.
-async fn rolls_back(scene: &Scene, holder: &Client) {
+pub async fn rolls_back(scene: &Scene, holder: &Client) {
     let pid: i32 = holder.query_one("select pg_backend_pid()", &[]).await.unwrap().get(0);
     wait_until("what waits for the lock to end", SOON, async || {
         let query = "select count(pg_terminate_backend(pid)) from pg_stat_activity \

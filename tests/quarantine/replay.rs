@@ -142,6 +142,29 @@ async fn what_is_asked_without_a_host_is_done_by_the_next_one_and_what_is_droppe
     assert_eq!(document("8")["text"], "good 8", "dropped: nothing becomes of it");
 }
 
+/// What is emptied has no document of an older generation any more, and its entries need no room of the new one's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_settles_what_older_generations_had_before_anything_is_read() {
+    let map = "on_failure = \"quarantine\"";
+    let mut notes = Notes::new(300, map, &format!("{TO_SQLITE}[backfill]\nchunk_size = 20\n")).await;
+    notes.start().await;
+    notes.execute("update public.notes set text = 'poison' where id = 290").await;
+    notes.quarantined(&["290"]).await;
+    let asked = |arguments: &[&str]| {
+        let asked = notes.scene.host.run(&[&["backfill"], arguments].concat()).unwrap();
+        assert!(asked.status.success(), "{asked:?}");
+    };
+    asked(&["rate", "5"]);
+    asked(&["request", "notes", "--purge"]);
+    notes.quarantined(&[]).await;
+    assert_eq!(notes.scene.mapping("notes")["built"], 1, "while it is read");
+    asked(&["rate", "none"]);
+    notes.is_built(2).await;
+    notes.quarantined(&["290"]).await;
+    assert_eq!(notes.entries()[0]["generation"], 2);
+    notes.settled_but(&[(290, None)], false).await;
+}
+
 /// A new version rebuilds the mapping: every row is read again, and what was in quarantine is over with it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebuild_settles_what_older_generations_had_in_quarantine() {

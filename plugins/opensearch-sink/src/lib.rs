@@ -319,6 +319,12 @@ mod tests {
         assert!(seen[0].url.ends_with("&require_alias=true"), "{}", seen[0].url);
         let body = String::from_utf8_lossy(&seen[0].body);
         assert!(body.contains("\"_index\":\"products.anabranch-3-5f2c81d0.write\""), "{body}");
+        let gone = br#"{"items":[{"index":{"status":404,"error":{"type":"index_not_found_exception","reason":"no such index"}}}]}"#;
+        answers(vec![Ok(Response { status: 200, headers: Vec::new(), body: gone.to_vec() })]);
+        let results = sink(URL).unwrap().deliver(&batch).unwrap();
+        let failure = results[0].as_ref().unwrap_err();
+        assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Fatal, "place-gone"));
+        assert!(failure.message.contains("anabranch backfill request"), "{}", failure.message);
     }
 
     /// Answers requests with what is left of some answers, and keeps them.

@@ -242,10 +242,13 @@ mod tests {
         indexes: BTreeMap<String, BTreeSet<String>>,
         changes: Vec<String>,
         forbidden: bool,
-        /// Made by somebody else while aliases are changed.
+        /// Made, and removed, by somebody else while aliases are changed.
         comes: Option<String>,
+        goes: Option<String>,
         /// How many documents there are in all; none: they are not counted.
         count: Option<u64>,
+        /// How the question for that is answered instead.
+        uncounted: Option<u16>,
     }
 
     impl Server {
@@ -270,6 +273,7 @@ mod tests {
                         json!(found).to_string(),
                     )
                 }
+                ("PUT", None) if self.forbidden => (403, String::new()),
                 ("PUT", None) if self.indexes.contains_key(path) => (400, String::new()),
                 ("PUT", None) => {
                     let aliases = body["aliases"].as_object().unwrap().keys().cloned().collect();
@@ -280,12 +284,24 @@ mod tests {
                 ("DELETE", None) => {
                     (if self.indexes.remove(path).is_some() { 200 } else { 404 }, String::new())
                 }
+                ("GET", Some((_, "_count"))) if self.uncounted.is_some() => {
+                    (self.uncounted.unwrap(), String::new())
+                }
                 ("GET", Some((_, "_count"))) => match self.count {
                     Some(count) => (200, json!({"count": count}).to_string()),
                     None => (404, String::new()),
                 },
                 ("POST", None) if path == "_aliases" => {
                     self.indexes.extend(self.comes.take().map(|index| (index, BTreeSet::new())));
+                    self.goes.take().map(|index| self.indexes.remove(&index));
+                    let index = |action: &Value| {
+                        let of = action.as_object().unwrap().values().next().unwrap();
+                        of["index"].as_str().unwrap().to_owned()
+                    };
+                    let actions = body["actions"].as_array().unwrap();
+                    if !actions.iter().all(|action| self.indexes.contains_key(&index(action))) {
+                        return (404, String::new());
+                    }
                     for action in body["actions"].as_array().unwrap() {
                         let (kind, of) = action.as_object().unwrap().iter().next().unwrap();
                         let index = of["index"].as_str().unwrap();
@@ -354,12 +370,46 @@ mod tests {
         let mut sink = sink("");
         sink.begin("d", OLD).unwrap();
         sink.switch("d", OLD).unwrap();
+        server.borrow_mut().changes.clear();
         assert!(
             !sink.begin("d", "1-00000002").unwrap(),
             "begun again, as after a kill before it was recorded"
         );
+        assert_eq!(
+            server.borrow().changes.last().unwrap(),
+            "POST d/_refresh",
+            "what was delivered last counts"
+        );
         server.borrow_mut().count = Some(1);
         assert!(sink.begin("d", NEW).unwrap());
+        // What may not be searched is not known to be empty.
+        (server.borrow_mut().count, server.borrow_mut().uncounted) = (Some(0), Some(403));
+        assert!(sink.begin("d", NEW).unwrap());
+        server.borrow_mut().uncounted = Some(503);
+        assert_eq!(sink.begin("d", NEW).unwrap_err().class, FailureClass::Retry);
+    }
+
+    #[test]
+    fn what_cannot_be_made_or_moved_is_told() {
+        let server = serve(Server { forbidden: true, ..Server::default() });
+        let mut sink = sink("");
+        assert_eq!(sink.begin("d", OLD).unwrap_err().class, FailureClass::Fatal);
+        server.borrow_mut().forbidden = false;
+        sink.begin("d", OLD).unwrap();
+        sink.switch("d", OLD).unwrap();
+        sink.begin("d", NEW).unwrap();
+        let (old, new) = ("d.anabranch-1-00000001".to_owned(), "d.anabranch-2-0000000a".to_owned());
+        server.borrow_mut().goes = Some(old);
+        let failure = sink.switch("d", NEW).unwrap_err();
+        assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Retry, "alias-missing"));
+        sink.switch("d", NEW).unwrap();
+        assert_eq!(indexes(&server), [(new, true)]);
+        // An index that has come into the way since.
+        let server = serve(Server::default());
+        sink.begin("d", NEW).unwrap();
+        server.borrow_mut().indexes.insert("d".to_owned(), BTreeSet::new());
+        assert_eq!(sink.switch("d", NEW).unwrap_err().code, "index-in-the-way");
+        assert!(server.borrow().indexes.contains_key("d"));
     }
 
     #[test]
@@ -438,6 +488,9 @@ mod tests {
         let foreign = BTreeMap::from([
             ("mine".to_owned(), made("d")),
             ("d.anabranch-notes".to_owned(), made("x")),
+            ("d.anabranch-1-0000000".to_owned(), made("x")),
+            ("d.anabranch-1-0000000g".to_owned(), made("x")),
+            ("d.anabranch-x-00000001".to_owned(), made("x")),
             ("dd.anabranch-1-00000001".to_owned(), made("dd")),
         ]);
         let server = serve(Server { indexes: foreign, ..Server::default() });
@@ -445,7 +498,7 @@ mod tests {
         assert!(sink.begin("d", NEW).unwrap());
         sink.switch("d", NEW).unwrap();
         let seen = indexes(&server);
-        assert_eq!(seen.len(), 4, "{seen:?}");
+        assert_eq!(seen.len(), 7, "{seen:?}");
         assert_eq!(seen.iter().filter(|(_, seen)| *seen).count(), 1);
     }
 
