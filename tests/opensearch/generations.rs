@@ -253,7 +253,7 @@ async fn a_kill_at_any_step_ends_with_the_new_index_alone() {
 /// Readers see all of it also while a purge is due, which is done with the begin, and none is begun for what waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purge_empties_nothing_that_readers_see_and_what_waits_begins_nothing() {
-    let mut world = World::built(60).await;
+    let world = World::built(60).await;
     world.server.seal(LIVE);
     world.asked(&["request", "search", "--purge"]);
     world.done(2).await;
@@ -278,7 +278,7 @@ async fn a_purge_empties_nothing_that_readers_see_and_what_waits_begins_nothing(
 /// Otherwise readers would stay with the generation before the one that is given up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebuild_for_which_another_is_given_up_cannot_be_withdrawn() {
-    let mut world = World::built(60).await;
+    let world = World::built(60).await;
     world.server.state().refuses = Some(("POST /_aliases".to_owned(), 503));
     world.asked(&["request", "search"]);
     world.stored("built = 2 and building is not null").await;
@@ -296,7 +296,7 @@ async fn a_rebuild_for_which_another_is_given_up_cannot_be_withdrawn() {
 /// longer than until another generation is asked for.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_over_holds_nothing_up() {
-    let mut world = World::built(300).await;
+    let world = World::built(300).await;
     world.server.state().refuses = Some(("PUT /shop-products.anabranch-2-".to_owned(), 403));
     world.asked(&["request", "search"]);
     world.fails_with("it is refused").await;
@@ -323,7 +323,7 @@ async fn what_is_over_holds_nothing_up() {
 /// What the state schema does not know yet is not done: a crash would find it where the sink is further.
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_are_switched_once_the_end_of_the_run_is_saved() {
-    let mut world = World::built(300).await;
+    let world = World::built(300).await;
     let (_, first) = world.server.indexes();
     world.asked(&["rate", "20"]);
     world.asked(&["request", "search"]);
