@@ -4,6 +4,7 @@ Products that are not active have none.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from anabranch_sdk import Change, RawJson, json_number, transform
 
@@ -21,7 +22,7 @@ class Product:
 
 
 @transform(tables=["public.products"], row=Product, destination="products")
-def plugin(change: Change[Product]):
+def plugin(change: Change[Product]) -> dict[str, Any] | None:
     product = change.row
     if not product.active:
         return None

@@ -161,6 +161,16 @@ ab_outcome ab_fail_as(ab_change *change, const ab_failure *failure);
 /* Whether the change has failed already. */
 bool ab_has_failed(const ab_change *change);
 
+/* The same of a whole batch, or of what a sink does: `return ab_failed(failure, …);`. Always false. */
+bool ab_failed(ab_failure *failure, ab_class failure_class, const char *code, const char *message);
+bool ab_failedf(ab_failure *failure, ab_class failure_class, const char *code, const char *format, ...) AB_PRINTF(4, 5);
+
+/* The changes of a batch, before the first of them is answered: see `.prepare` of a plugin. */
+typedef struct ab_changes ab_changes;
+/* The next one whose row was sent; NULL after the last. It lasts until the next one comes, its texts until the batch is
+   answered. A getter that finds no value of its type gives 0, false or an empty text: the change fails when its turn comes. */
+ab_change *ab_next_change(ab_changes *changes);
+
 /* ---- documents ---- */
 
 /* Writes one document as JSON. */
@@ -287,14 +297,17 @@ bool ab_gauge(const char *name, const ab_label *labels, size_t count, double val
 /* ---- the plugin ---- */
 
 typedef ab_outcome ab_transform(ab_change *change);
+typedef bool ab_prepare(ab_changes *changes, ab_failure *failure);
 /* Of sinks: see anabranch_sink.h. */
 struct ab_delivery;
 typedef bool ab_sink_open(ab_str settings, ab_failure *failure);
 typedef bool ab_sink_deliver(struct ab_delivery *delivery, ab_failure *failure);
 typedef bool ab_sink_purge(ab_str destination, ab_failure *failure);
+typedef bool ab_sink_begin(ab_str destination, ab_str place, bool *is_seen, ab_failure *failure);
+typedef bool ab_sink_place(ab_str destination, ab_str place, ab_failure *failure);
 
 /* What a plugin was declared as: the component exports what belongs to it. */
-typedef enum ab_kind { AB_A_TRANSFORM, AB_A_SINK, AB_A_PURGING_SINK } ab_kind;
+typedef enum ab_kind { AB_A_TRANSFORM, AB_A_SINK, AB_A_PURGING_SINK, AB_A_SWITCHING_SINK } ab_kind;
 
 /* What a plugin says of itself: wit/v1/describe.md. Lists end with NULL: see AB_LIST. */
 typedef struct ab_plugin {
@@ -307,11 +320,18 @@ typedef struct ab_plugin {
 	bool names_ids;
 	const char *const *depends_on; /* other tables that its documents depend on */
 	ab_transform *transform;
+	/* Called before the first change of each batch is answered, to ask the source or a service once for all of them; where it
+	   returns false, the whole batch has failed. What it takes by `ab_alloc` and the like, and what capabilities give it,
+	   lives until the last change is answered: keep it in static variables. */
+	ab_prepare *prepare;
 	/* Of sinks. */
 	const char *const *settings; /* the names that `config` may have */
 	ab_sink_open *open;
 	ab_sink_deliver *deliver;
 	ab_sink_purge *purge;
+	ab_sink_begin *begin;
+	ab_sink_place *switch_to;
+	ab_sink_place *abandon;
 	ab_kind kind; /* the declaration's */
 } ab_plugin;
 

@@ -35,6 +35,9 @@ typedef struct ab_delivery {
 	ab_str entity; /* the table whose rows made them: `schema.table` */
 	bool backfill;
 	int64_t generation; /* counts the rebuilds of the mapping */
+	/* The place that all of it is for, where an AB_SWITCHING_SINK builds their destination, which is one then; `data` is NULL
+	   where they are for what readers see. */
+	ab_str place;
 	const ab_document_in *document;
 	size_t count;
 	struct ab_result *results; /* the SDK's */
@@ -55,15 +58,14 @@ void ab_refuse_as(ab_delivery *delivery, size_t document, const ab_failure *fail
 /* Class retry, after a pause that the other side asked for. */
 void ab_refuse_for(ab_delivery *delivery, size_t document, uint32_t milliseconds, const char *code, const char *message);
 
-/* `return ab_failed(failure, AB_FATAL, "settings", "there is no `url`");`: of `open`, `deliver` and `purge`, where it means
-   that nothing is known of any document. Always false. */
-bool ab_failed(ab_failure *failure, ab_class failure_class, const char *code, const char *message);
-bool ab_failedf(ab_failure *failure, ab_class failure_class, const char *code, const char *format, ...) AB_PRINTF(4, 5);
+/* `return ab_failed(failure, AB_FATAL, "settings", "there is no `url`");`: of `deliver`, where it means that nothing is known of
+   any document, and of all other functions of a sink. */
 
 #ifdef __wasm__
 #define AB_SINK_EXPORTS                                                               \
 	AB_EXPORTED("sink", "open") ab_exported_open(const char *settings, size_t size)     \
 	{                                                                             \
+		AB_WRONG_IF(AB_DECLARES_GENERATIONS, ab_unexported_generations)       \
 		return ab_component_open(settings, size);                             \
 	}                                                                             \
 	AB_EXPORTED("sink", "deliver") ab_exported_deliver(const uint8_t *batch, size_t size) \
@@ -75,12 +77,58 @@ bool ab_failedf(ab_failure *failure, ab_class failure_class, const char *code, c
 	{                                                                                \
 		return ab_component_purge(destination, size);                            \
 	}
+#define AB_GENERATIONS_EXPORTS                                                                        \
+	AB_EXPORTED("generations", "begin")                                                           \
+	ab_exported_begin(const char *destination, size_t size, const char *place, size_t place_size) \
+	{                                                                                             \
+		AB_WRONG_IF(ab_the_plugin.purge == NULL, ab_without_purge)                            \
+		AB_WRONG_IF(ab_the_plugin.begin == NULL, ab_without_begin)                            \
+		AB_WRONG_IF(ab_the_plugin.switch_to == NULL, ab_without_switch_to)                    \
+		AB_WRONG_IF(ab_the_plugin.abandon == NULL, ab_without_abandon)                        \
+		return ab_component_begin(destination, size, place, place_size);                      \
+	}                                                                                             \
+	AB_EXPORTED("generations", "switch")                                                          \
+	ab_exported_switch(const char *destination, size_t size, const char *place, size_t place_size) \
+	{                                                                                             \
+		return ab_component_switch(destination, size, place, place_size);                     \
+	}                                                                                             \
+	AB_EXPORTED("generations", "abandon")                                                         \
+	ab_exported_abandon(const char *destination, size_t size, const char *place, size_t place_size) \
+	{                                                                                             \
+		return ab_component_abandon(destination, size, place, place_size);                    \
+	}
 void *ab_component_open(const char *settings, size_t size);
 void *ab_component_deliver(const uint8_t *batch, size_t size);
 void *ab_component_purge(const char *destination, size_t size);
+void *ab_component_begin(const char *destination, size_t size, const char *place, size_t place_size);
+void *ab_component_switch(const char *destination, size_t size, const char *place, size_t place_size);
+void *ab_component_abandon(const char *destination, size_t size, const char *place, size_t place_size);
+
+/* A declaration that exports what is not there, or does not export what is, is told by the compiler, which knows it where it
+   optimises, as `plugin build` has it do: no call of these is left otherwise. Elsewhere it is told when the sink is opened. */
+#ifdef __has_attribute
+#if defined(__OPTIMIZE__) && __has_attribute(error)
+#define AB_WRONG_IF(condition, call) \
+	if (condition)               \
+		call();
+#define AB_WRONG(call, said) void call(void) __attribute__((error(said)));
+AB_WRONG(ab_without_purge, "AB_SWITCHING_SINK without `.purge`")
+AB_WRONG(ab_without_begin, "AB_SWITCHING_SINK without `.begin`: all of `.begin`, `.switch_to` and `.abandon`, or AB_PURGING_SINK")
+AB_WRONG(ab_without_switch_to, "AB_SWITCHING_SINK without `.switch_to`: all of `.begin`, `.switch_to` and `.abandon`, or AB_PURGING_SINK")
+AB_WRONG(ab_without_abandon, "AB_SWITCHING_SINK without `.abandon`: all of `.begin`, `.switch_to` and `.abandon`, or AB_PURGING_SINK")
+AB_WRONG(ab_unexported_generations, "`.begin`, `.switch_to` and `.abandon` are exported by AB_SWITCHING_SINK alone")
+#endif
+#endif
+#ifndef AB_WRONG_IF
+#define AB_WRONG_IF(condition, call)
+#endif
+#define AB_DECLARES_GENERATIONS                     \
+	(ab_the_plugin.kind != AB_A_SWITCHING_SINK && \
+	 (ab_the_plugin.begin != NULL || ab_the_plugin.switch_to != NULL || ab_the_plugin.abandon != NULL))
 #else
 #define AB_SINK_EXPORTS
 #define AB_PURGE_EXPORTS
+#define AB_GENERATIONS_EXPORTS
 #endif
 
 /* Declares a sink, once in a program. `.open` is called once on each instance, before anything else, with the settings as one
@@ -93,6 +141,19 @@ void *ab_component_purge(const char *destination, size_t size);
 	AB_SINK_EXPORTS      \
 	AB_PURGE_EXPORTS     \
 	AB_DECLARED(AB_A_PURGING_SINK, __VA_ARGS__)
+/* One that can do that, and build a destination beside what its readers see, by `.begin`, `.switch_to` and `.abandon`. The host
+   begins a place for each rebuild, fills it (`delivery->place` says what is for it), and switches once it is whole. Each may be
+   called again with the same words, on another instance, too, and comes to the same.
+
+   `.begin` makes an empty place; one of that name that is there is emptied. `*is_seen` is true unless it says that readers see
+   nothing under the destination now: then the host switches at once. `.switch_to` shows the place to the readers, in one step,
+   and removes all others of the destination; a place that is not there any more is a failure of class fatal. `.abandon` removes
+   a place that is of no use any more; one that readers see stays, and one that is not there is removed already. */
+#define AB_SWITCHING_SINK(...) \
+	AB_SINK_EXPORTS        \
+	AB_PURGE_EXPORTS       \
+	AB_GENERATIONS_EXPORTS \
+	AB_DECLARED(AB_A_SWITCHING_SINK, __VA_ARGS__)
 
 /* ---- what a component and tests call ---- */
 
@@ -100,5 +161,8 @@ bool ab_run_open(const ab_plugin *plugin, ab_str settings, ab_failure *failure);
 /* A request to its reply, both as wit/v1/payload-msgpack.md has them. The reply lives until the next call. */
 bool ab_run_deliver(const ab_plugin *plugin, const uint8_t *request, size_t size, ab_str *reply, ab_failure *failure);
 bool ab_run_purge(const ab_plugin *plugin, ab_str destination, ab_failure *failure);
+bool ab_run_begin(const ab_plugin *plugin, ab_str destination, ab_str place, bool *is_seen, ab_failure *failure);
+bool ab_run_switch(const ab_plugin *plugin, ab_str destination, ab_str place, ab_failure *failure);
+bool ab_run_abandon(const ab_plugin *plugin, ab_str destination, ab_str place, ab_failure *failure);
 
 #endif

@@ -82,6 +82,11 @@ void ab_test_remove(ab_test *test, const char *destination, const char *id);
 /* Delivers them as one batch; false if it failed whole. */
 bool ab_test_deliver(ab_test *test);
 bool ab_test_purge(ab_test *test, const char *destination);
+/* The next delivery is for a place. */
+void ab_test_place(ab_test *test, const char *place);
+bool ab_test_begin(ab_test *test, const char *destination, const char *place, bool *is_seen);
+bool ab_test_switch(ab_test *test, const char *destination, const char *place);
+bool ab_test_abandon(ab_test *test, const char *destination, const char *place);
 
 typedef struct ab_test_result {
 	bool accepted;

@@ -366,6 +366,38 @@ static bool same_columns(const ab_plugin *plugin)
 	return at == batch.columns && plugin->columns[at] == NULL;
 }
 
+struct ab_changes {
+	ab_reader reader;
+	uint32_t left;
+	bool backfill;
+	ab_change change;
+};
+
+ab_change *ab_next_change(ab_changes *changes)
+{
+	while (changes->left > 0) {
+		changes->left -= 1;
+		changes->change = (ab_change){.backfill = changes->backfill, .batch = &batch};
+		/* What is malformed is told when it is answered. */
+		if (!read_change(&changes->reader, &changes->change))
+			changes->left = 0;
+		else if (changes->change.row != NULL)
+			return &changes->change;
+	}
+	return NULL;
+}
+
+static bool prepare(const ab_plugin *plugin, const ab_reader *reader, uint32_t count, bool backfill, ab_failure *failure)
+{
+	ab_changes changes = {.reader = *reader, .left = count, .backfill = backfill};
+	ab_alloc_reset();
+	ab_failed(failure, AB_POISON, "exception", "`prepare` returned false without ab_failed");
+	if (!plugin->prepare(&changes, failure))
+		return ab_leaves(failure);
+	ab_alloc_keep();
+	return true;
+}
+
 static bool run_changes(const ab_plugin *plugin, ab_reader *reader, bool backfill, ab_failure *failure)
 {
 	uint32_t count;
@@ -374,6 +406,9 @@ static bool run_changes(const ab_plugin *plugin, ab_reader *reader, bool backfil
 	if (plugin->columns != NULL && !same_columns(plugin))
 		return whole_batch(failure, AB_FATAL, "columns",
 				   AB_STR("the host sent other columns than those that were asked for"));
+	ab_alloc_release();
+	if (plugin->prepare != NULL && !prepare(plugin, reader, count, backfill, failure))
+		return false;
 	ab_write_array(&batch.reply, count);
 	while (count-- > 0) {
 		ab_change change = {.backfill = backfill, .batch = &batch};
@@ -391,6 +426,7 @@ static bool run_changes(const ab_plugin *plugin, ab_reader *reader, bool backfil
 		present = NULL;
 		ab_alloc_reset();
 	}
+	ab_alloc_release();
 	return true;
 }
 

@@ -17,8 +17,10 @@ extern void host_log(int32_t level, const char *text, size_t size);
 IMPORT("anabranch:plugin/config@1.0.0", "get")
 extern void host_config(const char *key, size_t size, void *result);
 
-/* What comes before a call is its batch, kept for the next; what comes within one is what the host answers. */
-static ab_buffer request;
+/* What comes before a call are its parameters, two at the most, kept for the next; what comes within one is what the host
+   answers. */
+static ab_buffer parameters[2];
+static size_t given;
 static bool within;
 
 EXPORT("cabi_realloc")
@@ -31,9 +33,12 @@ void *ab_cabi_realloc(void *old, size_t old_size, size_t alignment, size_t size)
 		abort();
 	if (within)
 		return ab_alloc(size);
-	ab_buffer_reset(&request);
-	ab_buffer_room(&request, size + 1);
-	return request.data;
+	if (given == sizeof parameters / sizeof *parameters)
+		abort();
+	ab_buffer *own = &parameters[given++];
+	ab_buffer_reset(own);
+	ab_buffer_room(own, size + 1);
+	return own->data;
 }
 
 void ab_host_log(ab_level level, ab_str message)
@@ -61,11 +66,12 @@ void *ab_export_describe(void)
 	return &result;
 }
 
-/* result<list<u8>, failure>, and result<_, failure> */
+/* result<list<u8>, failure>, result<bool, failure>, and result<_, failure> */
 static struct {
 	uint8_t failed;
 	union {
 		ab_str reply;
+		uint8_t is_seen;
 		struct {
 			uint8_t failure_class;
 			ab_str code;
@@ -77,6 +83,7 @@ static struct {
 static void *answered(bool done, ab_str reply, const ab_failure *failure)
 {
 	within = false;
+	given = 0;
 	result.failed = !done;
 	if (done) {
 		result.reply = reply;
@@ -88,7 +95,7 @@ static void *answered(bool done, ab_str reply, const ab_failure *failure)
 	return &result;
 }
 
-/* AB_PLUGIN and AB_SINK export these under their names, so that a component has what it is, and no more. */
+/* AB_PLUGIN, AB_SINK and the like export these under their names, so that a component has what it is, and no more. */
 
 void *ab_component_transform(const uint8_t *batch, size_t size)
 {
@@ -121,6 +128,34 @@ void *ab_component_purge(const char *destination, size_t size)
 	ab_failure failure = {0};
 	within = true;
 	bool done = ab_run_purge(&ab_the_plugin, (ab_str){destination, size}, &failure);
+	return answered(done, (ab_str){0}, &failure);
+}
+
+void *ab_component_begin(const char *destination, size_t size, const char *place, size_t place_size)
+{
+	ab_failure failure = {0};
+	bool is_seen;
+	within = true;
+	bool done = ab_run_begin(&ab_the_plugin, (ab_str){destination, size}, (ab_str){place, place_size}, &is_seen, &failure);
+	void *answer = answered(done, (ab_str){0}, &failure);
+	if (done)
+		result.is_seen = is_seen;
+	return answer;
+}
+
+void *ab_component_switch(const char *destination, size_t size, const char *place, size_t place_size)
+{
+	ab_failure failure = {0};
+	within = true;
+	bool done = ab_run_switch(&ab_the_plugin, (ab_str){destination, size}, (ab_str){place, place_size}, &failure);
+	return answered(done, (ab_str){0}, &failure);
+}
+
+void *ab_component_abandon(const char *destination, size_t size, const char *place, size_t place_size)
+{
+	ab_failure failure = {0};
+	within = true;
+	bool done = ab_run_abandon(&ab_the_plugin, (ab_str){destination, size}, (ab_str){place, place_size}, &failure);
 	return answered(done, (ab_str){0}, &failure);
 }
 

@@ -57,7 +57,7 @@ static bool done(const answer *answer, ab_failure *failure)
 	return !answer->failed;
 }
 
-bool ab_query(const ab_statement *statements, size_t count, ab_answers *answers, ab_failure *failure)
+bool ab_host_query(const ab_statement *statements, size_t count, ab_answers *answers, ab_failure *failure)
 {
 	/* record statement, whose sets are lists of option<string>. */
 	struct {
@@ -84,7 +84,7 @@ bool ab_query(const ab_statement *statements, size_t count, ab_answers *answers,
 	return done(&result, failure) && ab_answers_of((ab_str){result.list.items, result.list.size}, answers, failure);
 }
 
-bool ab_state_get_many(const ab_str *keys, size_t count, ab_str *values, ab_failure *failure)
+bool ab_host_state_get(const ab_str *keys, size_t count, ab_str *values, ab_failure *failure)
 {
 	answer result;
 	host_get(keys, count, &result);
@@ -99,22 +99,22 @@ bool ab_state_get_many(const ab_str *keys, size_t count, ab_str *values, ab_fail
 	return true;
 }
 
-bool ab_state_set(ab_str key, ab_str value, ab_failure *failure)
+bool ab_host_state_set(ab_str key, ab_str value, ab_failure *failure)
 {
 	answer result;
 	host_set(key.data, key.size, value.data, value.size, &result);
 	return done(&result, failure);
 }
 
-bool ab_state_delete(ab_str key, ab_failure *failure)
+bool ab_host_state_delete(ab_str key, ab_failure *failure)
 {
 	answer result;
 	host_delete(key.data, key.size, &result);
 	return done(&result, failure);
 }
 
-bool ab_state_keys(ab_str prefix, const ab_str *after, uint32_t limit, const ab_str **keys, size_t *count,
-		   ab_failure *failure)
+bool ab_host_state_keys(ab_str prefix, const ab_str *after, uint32_t limit, const ab_str **keys, size_t *count,
+			ab_failure *failure)
 {
 	answer result;
 	ab_str from = after == NULL ? (ab_str){0} : *after;
@@ -128,14 +128,14 @@ bool ab_state_keys(ab_str prefix, const ab_str *after, uint32_t limit, const ab_
 	return true;
 }
 
-bool ab_count(const char *name, const ab_label *labels, size_t count, uint64_t by, ab_failure *failure)
+bool ab_host_count(const char *name, const ab_label *labels, size_t count, uint64_t by, ab_failure *failure)
 {
 	answer result;
 	host_count(name, ab_str_of(name).size, labels, count, by, &result);
 	return done(&result, failure);
 }
 
-bool ab_gauge(const char *name, const ab_label *labels, size_t count, double value, ab_failure *failure)
+bool ab_host_gauge(const char *name, const ab_label *labels, size_t count, double value, ab_failure *failure)
 {
 	answer result;
 	host_gauge(name, ab_str_of(name).size, labels, count, value, &result);

@@ -152,7 +152,7 @@ static int32_t method_of(const char *name)
 static handle begun(const ab_request *request, ab_failure *failure)
 {
 	ab_target target;
-	if (!ab_target_of(request->url, &target, failure))
+	if (!ab_may_be_sent(request, &target, failure))
 		return 0;
 	small fields;
 	fields_from_list(request->headers, request->header_count, &fields);

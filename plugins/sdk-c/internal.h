@@ -35,9 +35,14 @@ void ab_buffer_reset(ab_buffer *buffer);
 
 /* Gives everything back that `ab_alloc` gave. */
 void ab_alloc_reset(void);
+/* What it gave so far stays until it is released. */
+void ab_alloc_keep(void);
+void ab_alloc_release(void);
 /* Texts in memory of `ab_alloc`. */
 ab_str ab_copied(ab_str text);
 ab_str ab_formatted(const char *format, va_list arguments);
+/* Whether the host takes it: what is no UTF-8 would end the call. */
+bool ab_is_utf8(ab_str text);
 /* A text as it may leave the guest: itself where it is UTF-8, else a copy with U+FFFD for what is not. */
 ab_str ab_lossy(ab_str text);
 /* Makes the texts of a failure such ones; always false. */
@@ -90,6 +95,8 @@ void ab_json_quoted(ab_buffer *out, ab_str text);
 
 /* Fills in a failure, where there is one; always false. */
 bool ab_failure_is(ab_failure *failure, ab_class failure_class, const char *code, const char *message);
+/* Whether the host takes a text; if not, the failure says which one it is: "the SQL of a question". */
+bool ab_is_text(ab_str text, const char *which, ab_failure *failure);
 /* The present change, if there is one, read a value of another type than it has. */
 void ab_mistyped(const char *code, ab_str column, ab_type type, const char *wanted);
 /* Begins an answer to `query`. */
@@ -105,14 +112,24 @@ typedef struct ab_target {
 } ab_target;
 
 bool ab_target_of(ab_str url, ab_target *target, ab_failure *failure);
+/* The same of a request, all of whose texts the host takes. */
+bool ab_may_be_sent(const ab_request *request, ab_target *target, ab_failure *failure);
 /* No request can go there; always false. */
 bool ab_wrong_url(ab_str url, ab_failure *failure);
 /* Why there is no answer, in the host's words, which begin with what they are; always false. */
 bool ab_http_said(ab_failure *failure, ab_str text);
 
-/* ---- the host (component.c, or testing_host.c natively); so are the capabilities ---- */
+/* ---- the host (component.c, or testing_host.c natively), with texts that it takes; so are the capabilities ---- */
 
 void ab_host_log(ab_level level, ab_str message);
 bool ab_host_config(ab_str key, ab_str *value);
+bool ab_host_query(const ab_statement *statements, size_t count, ab_answers *answers, ab_failure *failure);
+bool ab_host_state_get(const ab_str *keys, size_t count, ab_str *values, ab_failure *failure);
+bool ab_host_state_set(ab_str key, ab_str value, ab_failure *failure);
+bool ab_host_state_delete(ab_str key, ab_failure *failure);
+bool ab_host_state_keys(ab_str prefix, const ab_str *after, uint32_t limit, const ab_str **keys, size_t *count,
+			ab_failure *failure);
+bool ab_host_count(const char *name, const ab_label *labels, size_t count, uint64_t by, ab_failure *failure);
+bool ab_host_gauge(const char *name, const ab_label *labels, size_t count, double value, ab_failure *failure);
 
 #endif

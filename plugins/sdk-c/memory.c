@@ -86,6 +86,23 @@ void ab_alloc_reset(void)
 		blocks->used = 0;
 }
 
+static block *kept;
+
+void ab_alloc_keep(void)
+{
+	kept = blocks;
+	blocks = NULL;
+}
+
+void ab_alloc_release(void)
+{
+	while (kept != NULL) {
+		block *next = kept->next;
+		free(kept);
+		kept = next;
+	}
+}
+
 ab_str ab_copied(ab_str text)
 {
 	char *copy = ab_alloc(text.size + 1);
@@ -112,14 +129,22 @@ static size_t character(const unsigned char *at, size_t left)
 	return size;
 }
 
-ab_str ab_lossy(ab_str text)
+bool ab_is_utf8(ab_str text)
 {
 	const unsigned char *bytes = (const unsigned char *)text.data;
 	size_t size;
 	size_t at = 0;
 	while (at < text.size && (size = character(bytes + at, text.size - at)) > 0)
 		at += size;
-	if (at == text.size)
+	return at == text.size;
+}
+
+ab_str ab_lossy(ab_str text)
+{
+	const unsigned char *bytes = (const unsigned char *)text.data;
+	size_t size;
+	size_t at;
+	if (ab_is_utf8(text))
 		return text;
 	char *copy = ab_alloc(3 * text.size);
 	size_t end = 0;
@@ -186,7 +211,8 @@ void ab_log(ab_level level, const char *message)
 bool ab_config(const char *key, ab_str *value)
 {
 	*value = (ab_str){0};
-	return ab_host_config(ab_str_of(key), value);
+	/* No setting has another name. */
+	return ab_is_utf8(ab_str_of(key)) && ab_host_config(ab_str_of(key), value);
 }
 
 ab_str ab_str_of(const char *terminated)

@@ -41,7 +41,7 @@ bool ab_wrong_url(ab_str url, ab_failure *failure)
 		size_t from = end;
 		while (from > 3 && rest.data[from - 1] != '@')
 			from -= 1;
-		where = ab_format("%.*s://%.*s", (int)scheme, url.data, (int)(end - from), rest.data + from);
+		where = ab_lossy(ab_format("%.*s://%.*s", (int)scheme, url.data, (int)(end - from), rest.data + from));
 	}
 	failure->message = ab_format("no request can go to %.*s: a URL is `https://host:port/path?query`", (int)where.size,
 				     where.data);
@@ -63,6 +63,18 @@ bool ab_target_of(ab_str url, ab_target *target, ab_failure *failure)
 	if (target->path.size == 0 || target->path.data[0] != '/')
 		target->path = ab_format("/%.*s", (int)target->path.size, target->path.data);
 	return true;
+}
+
+bool ab_may_be_sent(const ab_request *request, ab_target *target, ab_failure *failure)
+{
+	if (!ab_is_utf8(request->url))
+		return ab_wrong_url(request->url, failure);
+	if (request->method != NULL && !ab_is_utf8(ab_str_of(request->method)))
+		return ab_failure_is(failure, AB_POISON, "http-request", "the method is no word that can be sent");
+	for (size_t at = 0; at < request->header_count; at++)
+		if (!ab_is_utf8(request->headers[at].name))
+			return ab_failure_is(failure, AB_POISON, "http-request", "a header cannot be sent");
+	return ab_target_of(request->url, target, failure);
 }
 
 /* The words of an error of a stream, as the host shows it: `ErrorCode::InternalError(Some("…"))`. */

@@ -10,6 +10,83 @@ bool ab_failure_is(ab_failure *failure, ab_class failure_class, const char *code
 	return false;
 }
 
+bool ab_is_text(ab_str text, const char *which, ab_failure *failure)
+{
+	if (ab_is_utf8(text))
+		return true;
+	ab_failure_is(failure, AB_POISON, "text", NULL);
+	if (failure != NULL)
+		failure->message = ab_format("%s is no UTF-8, as bytes or a part of a character are: the host takes none",
+					     which);
+	return false;
+}
+
+bool ab_query(const ab_statement *statements, size_t count, ab_answers *answers, ab_failure *failure)
+{
+	*answers = (ab_answers){0};
+	for (size_t at = 0; at < count; at++) {
+		if (!ab_is_text(statements[at].sql, "the SQL of a question", failure))
+			return false;
+		for (size_t place = 0; place < statements[at].sets * statements[at].width; place++)
+			if (!ab_is_text(statements[at].parameters[place], "a parameter of a question", failure))
+				return false;
+	}
+	return ab_host_query(statements, count, answers, failure);
+}
+
+static const char *const a_key = "a key of the store";
+
+bool ab_state_get_many(const ab_str *keys, size_t count, ab_str *values, ab_failure *failure)
+{
+	for (size_t at = 0; at < count; at++)
+		values[at] = (ab_str){0};
+	for (size_t at = 0; at < count; at++)
+		if (!ab_is_text(keys[at], a_key, failure))
+			return false;
+	return ab_host_state_get(keys, count, values, failure);
+}
+
+bool ab_state_set(ab_str key, ab_str value, ab_failure *failure)
+{
+	return ab_is_text(key, a_key, failure) && ab_host_state_set(key, value, failure);
+}
+
+bool ab_state_delete(ab_str key, ab_failure *failure)
+{
+	return ab_is_text(key, a_key, failure) && ab_host_state_delete(key, failure);
+}
+
+bool ab_state_keys(ab_str prefix, const ab_str *after, uint32_t limit, const ab_str **keys, size_t *count,
+		   ab_failure *failure)
+{
+	*keys = NULL;
+	*count = 0;
+	return ab_is_text(prefix, a_key, failure) && (after == NULL || ab_is_text(*after, a_key, failure)) &&
+	       ab_host_state_keys(prefix, after, limit, keys, count, failure);
+}
+
+/* The texts of a number. */
+static bool is_number(const char *name, const ab_label *labels, size_t count, ab_failure *failure)
+{
+	if (!ab_is_text(ab_str_of(name), "the name of a number", failure))
+		return false;
+	for (size_t at = 0; at < count; at++)
+		if (!ab_is_text(labels[at].name, "the name of a label", failure) ||
+		    !ab_is_text(labels[at].value, "the value of a label", failure))
+			return false;
+	return true;
+}
+
+bool ab_count(const char *name, const ab_label *labels, size_t count, uint64_t by, ab_failure *failure)
+{
+	return is_number(name, labels, count, failure) && ab_host_count(name, labels, count, by, failure);
+}
+
+bool ab_gauge(const char *name, const ab_label *labels, size_t count, double value, ab_failure *failure)
+{
+	return is_number(name, labels, count, failure) && ab_host_gauge(name, labels, count, value, failure);
+}
+
 bool ab_state_get(ab_str key, ab_str *value, ab_failure *failure)
 {
 	*value = (ab_str){0};

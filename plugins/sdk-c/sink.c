@@ -143,6 +143,19 @@ static const char *misdeclared(const ab_plugin *plugin)
 		return "AB_PLUGIN declares a transform: use AB_SINK";
 	if (plugin->deliver == NULL)
 		return "the sink has no `.deliver`";
+	if (plugin->kind == AB_A_SWITCHING_SINK) {
+		if (plugin->purge == NULL)
+			return "AB_SWITCHING_SINK without `.purge`";
+		if (plugin->begin == NULL)
+			return "AB_SWITCHING_SINK without `.begin`: use AB_PURGING_SINK";
+		if (plugin->switch_to == NULL)
+			return "AB_SWITCHING_SINK without `.switch_to`: use AB_PURGING_SINK";
+		if (plugin->abandon == NULL)
+			return "AB_SWITCHING_SINK without `.abandon`: use AB_PURGING_SINK";
+		return NULL;
+	}
+	if (plugin->begin != NULL || plugin->switch_to != NULL || plugin->abandon != NULL)
+		return "`.begin`, `.switch_to` and `.abandon` are exported by AB_SWITCHING_SINK alone";
 	if (plugin->kind == AB_A_SINK && plugin->purge != NULL)
 		return "AB_SINK exports no `.purge`: use AB_PURGING_SINK";
 	if (plugin->kind == AB_A_PURGING_SINK && plugin->purge == NULL)
@@ -179,6 +192,29 @@ bool ab_run_purge(const ab_plugin *plugin, ab_str destination, ab_failure *failu
 	ab_alloc_reset();
 	ab_failed(failure, AB_RETRY, "purge", "the sink returned false without ab_failed");
 	return (plugin->purge != NULL && plugin->purge(destination, failure)) || ab_leaves(failure);
+}
+
+bool ab_run_begin(const ab_plugin *plugin, ab_str destination, ab_str place, bool *is_seen, ab_failure *failure)
+{
+	ab_alloc_reset();
+	ab_failed(failure, AB_RETRY, "begin", "the sink returned false without ab_failed");
+	/* Of what is forgotten, the one that shows nobody a place that is not whole. */
+	*is_seen = true;
+	return (plugin->begin != NULL && plugin->begin(destination, place, is_seen, failure)) || ab_leaves(failure);
+}
+
+bool ab_run_switch(const ab_plugin *plugin, ab_str destination, ab_str place, ab_failure *failure)
+{
+	ab_alloc_reset();
+	ab_failed(failure, AB_RETRY, "switch", "the sink returned false without ab_failed");
+	return (plugin->switch_to != NULL && plugin->switch_to(destination, place, failure)) || ab_leaves(failure);
+}
+
+bool ab_run_abandon(const ab_plugin *plugin, ab_str destination, ab_str place, ab_failure *failure)
+{
+	ab_alloc_reset();
+	ab_failed(failure, AB_RETRY, "abandon", "the sink returned false without ab_failed");
+	return (plugin->abandon != NULL && plugin->abandon(destination, place, failure)) || ab_leaves(failure);
 }
 
 /* ---- the request ---- */
@@ -242,6 +278,8 @@ static bool read_delivery(ab_reader *reader, ab_delivery *delivery, uint64_t *ve
 			delivery->backfill = ab_str_is(ab_read_text(reader), "backfill");
 		} else if (ab_str_is(key, "generation")) {
 			delivery->generation = (int64_t)ab_read_unsigned(reader);
+		} else if (ab_str_is(key, "place")) {
+			delivery->place = ab_read_text(reader);
 		} else if (ab_str_is(key, "destinations")) {
 			if (!ab_read_array(reader, &count))
 				return false;

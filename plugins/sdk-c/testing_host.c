@@ -94,7 +94,7 @@ static void write_answer(ab_buffer *out, ab_test_source *source, const ab_statem
 	free(table.rows.data);
 }
 
-bool ab_query(const ab_statement *statements, size_t count, ab_answers *answers, ab_failure *failure)
+bool ab_host_query(const ab_statement *statements, size_t count, ab_answers *answers, ab_failure *failure)
 {
 	ab_test *test = ab_present_test;
 	*answers = (ab_answers){0};
@@ -134,7 +134,7 @@ static size_t place_of(const ab_test *test, ab_str key, bool *is_there)
 	return at;
 }
 
-bool ab_state_get_many(const ab_str *keys, size_t count, ab_str *values, ab_failure *failure)
+bool ab_host_state_get(const ab_str *keys, size_t count, ab_str *values, ab_failure *failure)
 {
 	(void)failure;
 	for (size_t at = 0; at < count; at++) {
@@ -146,7 +146,7 @@ bool ab_state_get_many(const ab_str *keys, size_t count, ab_str *values, ab_fail
 	return true;
 }
 
-bool ab_state_set(ab_str key, ab_str value, ab_failure *failure)
+bool ab_host_state_set(ab_str key, ab_str value, ab_failure *failure)
 {
 	(void)failure;
 	ab_test *test = ab_present_test;
@@ -165,7 +165,7 @@ bool ab_state_set(ab_str key, ab_str value, ab_failure *failure)
 	return true;
 }
 
-bool ab_state_delete(ab_str key, ab_failure *failure)
+bool ab_host_state_delete(ab_str key, ab_failure *failure)
 {
 	(void)failure;
 	ab_test *test = ab_present_test;
@@ -181,8 +181,8 @@ bool ab_state_delete(ab_str key, ab_failure *failure)
 	return true;
 }
 
-bool ab_state_keys(ab_str prefix, const ab_str *after, uint32_t limit, const ab_str **keys, size_t *count,
-		   ab_failure *failure)
+bool ab_host_state_keys(ab_str prefix, const ab_str *after, uint32_t limit, const ab_str **keys, size_t *count,
+			ab_failure *failure)
 {
 	(void)failure;
 	ab_test *test = ab_present_test;
@@ -234,14 +234,14 @@ static double *number(const char *name, const ab_label *labels, size_t count)
 	return number_of(ab_present_test, series.data, true);
 }
 
-bool ab_count(const char *name, const ab_label *labels, size_t count, uint64_t by, ab_failure *failure)
+bool ab_host_count(const char *name, const ab_label *labels, size_t count, uint64_t by, ab_failure *failure)
 {
 	(void)failure;
 	*number(name, labels, count) += (double)by;
 	return true;
 }
 
-bool ab_gauge(const char *name, const ab_label *labels, size_t count, double value, ab_failure *failure)
+bool ab_host_gauge(const char *name, const ab_label *labels, size_t count, double value, ab_failure *failure)
 {
 	(void)failure;
 	*number(name, labels, count) = value;
@@ -266,7 +266,7 @@ bool ab_http(const ab_request *request, ab_response *response, ab_failure *failu
 	ab_failure unwanted;
 	ab_target target;
 	*response = (ab_response){0};
-	if (!ab_target_of(request->url, &target, failure))
+	if (!ab_may_be_sent(request, &target, failure))
 		return false;
 	if (ab_present_test == NULL || ab_present_test->server == NULL)
 		return ab_failure_is(failure, AB_FATAL, "http-denied",

@@ -36,6 +36,7 @@ struct ab_test {
 	ab_buffer documents;
 	ab_buffer destinations;
 	uint32_t document_count;
+	const char *place;
 	ab_test_result *results;
 	size_t result_count;
 	/* The host's. */

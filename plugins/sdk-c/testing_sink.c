@@ -62,7 +62,7 @@ static void write_delivery(ab_test *test)
 {
 	ab_buffer *out = &test->request;
 	out->size = 0;
-	ab_write_map(out, 7);
+	ab_write_map(out, test->place == NULL ? 7 : 8);
 	ab_write_text(out, AB_STR("v"));
 	ab_write_integer(out, 1);
 	ab_write_text(out, AB_STR("new"));
@@ -73,6 +73,11 @@ static void write_delivery(ab_test *test)
 	ab_write_text(out, AB_STR("stream"));
 	ab_write_text(out, AB_STR("generation"));
 	ab_write_integer(out, 1);
+	if (test->place != NULL) {
+		ab_write_text(out, AB_STR("place"));
+		ab_write_text(out, ab_str_of(test->place));
+		test->place = NULL;
+	}
 	ab_write_text(out, AB_STR("destinations"));
 	ab_write_array(out, test->document_count);
 	ab_buffer_bytes(out, test->destinations.data, test->destinations.size);
@@ -125,6 +130,30 @@ bool ab_test_deliver(ab_test *test)
 bool ab_test_purge(ab_test *test, const char *destination)
 {
 	test->failed = !ab_run_purge(&ab_the_plugin, ab_str_of(destination), &test->failure);
+	return !test->failed;
+}
+
+void ab_test_place(ab_test *test, const char *place)
+{
+	test->place = place;
+}
+
+bool ab_test_begin(ab_test *test, const char *destination, const char *place, bool *is_seen)
+{
+	test->failed =
+		!ab_run_begin(&ab_the_plugin, ab_str_of(destination), ab_str_of(place), is_seen, &test->failure);
+	return !test->failed;
+}
+
+bool ab_test_switch(ab_test *test, const char *destination, const char *place)
+{
+	test->failed = !ab_run_switch(&ab_the_plugin, ab_str_of(destination), ab_str_of(place), &test->failure);
+	return !test->failed;
+}
+
+bool ab_test_abandon(ab_test *test, const char *destination, const char *place)
+{
+	test->failed = !ab_run_abandon(&ab_the_plugin, ab_str_of(destination), ab_str_of(place), &test->failure);
 	return !test->failed;
 }
 

@@ -74,6 +74,9 @@ func (t *Transform[R]) changes(r *reader, columns []string, backfill bool, out [
 		return nil, malformed
 	}
 	out = appendArray(out, count)
+	if t.Prepare != nil {
+		return t.prepare(r, count, columns, backfill, out)
+	}
 	for range count {
 		change := Change[R]{Backfill: backfill}
 		problem := t.read(r, columns, &change)
@@ -83,6 +86,43 @@ func (t *Transform[R]) changes(r *reader, columns []string, backfill bool, out [
 		out = t.answer(change, problem, out)
 	}
 	return out, nil
+}
+
+// prepare reads all changes before the first is answered.
+func (t *Transform[R]) prepare(r *reader, count int, columns []string, backfill bool, out []byte) ([]byte, *Failure) {
+	var all, shown []Change[R]
+	var problems []error
+	for range count {
+		change := Change[R]{Backfill: backfill}
+		problem := t.read(r, columns, &change)
+		if r.bad {
+			return nil, malformed
+		}
+		all, problems = append(all, change), append(problems, problem)
+		if problem == nil {
+			shown = append(shown, change)
+		}
+	}
+	if failure := t.show(shown); failure != nil {
+		return nil, failure
+	}
+	for at, change := range all {
+		out = t.answer(change, problems[at], out)
+	}
+	return out, nil
+}
+
+// show calls Prepare.
+func (t *Transform[R]) show(changes []Change[R]) (failure *Failure) {
+	defer func() {
+		if raised := recover(); raised != nil {
+			failure = &Failure{Class: ClassPoison, Code: "exception", Message: fmt.Sprintf("Prepare panicked: %v", raised)}
+		}
+	}()
+	if err := t.Prepare(changes); err != nil {
+		return failureOr(err, ClassPoison)
+	}
+	return nil
 }
 
 func (t *Transform[R]) read(r *reader, columns []string, change *Change[R]) error {

@@ -217,3 +217,90 @@ func TestTheHostsWordsBeginWithWhatTheyAre(t *testing.T) {
 		expect(t, failureIn(t, httpFailure(said)), expected)
 	}
 }
+
+// What a host gave such a text would end the call.
+func TestWhatIsNoUTF8DoesNotLeave(t *testing.T) {
+	host := newHost()
+	host.Query = brands
+	host.HTTP = func(Request) (*Response, error) { return &Response{Status: 200}, nil }
+	defer bind(host)()
+	const bad = "K\xc3"
+	_, _, got := StateGet(bad)
+	_, keys := StateKeys("", bad, 1)
+	for words, err := range map[string]error{
+		"text: the SQL of a question is no UTF-8":            second(Select[int64]("select '" + bad + "'")),
+		"text: the parameter $2 of a question is":            second(Select[int64]("select $1", 1, bad)),
+		"text: a key of the store is":                        got,
+		"text: a key of the store is no":                     StateSet(bad, nil),
+		"text: a key of the store is no UTF-8":               StateDelete(bad),
+		"text: a key of the store is no UTF-8, as":           keys,
+		"text: the name of a number is":                      Count(bad, 1),
+		"text: the name of a label is":                       Gauge("depth", 1, Label{bad, ""}),
+		"text: the value of a label is":                      Count("rows", 1, Label{"kind", bad}),
+		"http-request: no request can go to http://K\ufffd:": second(Send(Request{URL: "http://" + bad})),
+		"http-request: no request can go to http://x:":       second(Send(Request{URL: "http://x/" + bad})),
+		"http-request: the method is":                        second(Send(Request{URL: "http://x/", Method: bad})),
+		"http-request: a header cannot":                      second(Send(Request{URL: "http://x/", Headers: map[string]string{bad: ""}})),
+	} {
+		var failure *Failure
+		if !errors.As(err, &failure) || failure.Class != ClassPoison || !strings.HasPrefix(err.Error(), words) {
+			t.Errorf("%v is not: %s", err, words)
+		}
+	}
+	// Values of the store are bytes.
+	expect(t, StateSet("bytes", []byte(bad)), nil)
+	_, there := Config(bad)
+	expect(t, there, false)
+}
+
+func TestABatchIsPreparedOnceBeforeItsFirstChange(t *testing.T) {
+	var known map[string]string
+	prepared := 0
+	plugin := Transform[asked]{Name: "preparer", Version: "1.0.0",
+		Prepare: func(changes []Change[asked]) error {
+			prepared++
+			known = map[string]string{}
+			statement := Statement{SQL: "a"}
+			for _, change := range changes {
+				switch change.Row.Arg {
+				case "panic":
+					panic("at the batch")
+				case "plain":
+					return errors.New("no class")
+				case "late":
+					return fmt.Errorf("of all: %w", Retry("late", "later"))
+				}
+				statement.Sets = append(statement.Sets, []any{change.Row.Arg})
+			}
+			answers, err := Query(statement)
+			for set, change := range changes {
+				rows, _ := Rows[string](answers, set)
+				known[change.Row.Arg] = rows[0]
+			}
+			return err
+		},
+		Apply: func(change Change[asked]) (any, error) { return known[change.Row.Arg], nil },
+	}
+	of := func(args ...string) *Batch[asked] {
+		batch := Test(&plugin)
+		batch.Host.Query = func(sql string, parameters []*string) ([]string, [][]any) {
+			return []string{"name"}, [][]any{{"of " + *parameters[0]}}
+		}
+		for at, arg := range args {
+			batch.Insert(fmt.Sprint(at), asked{Arg: arg})
+		}
+		return batch
+	}
+	outcomes := run(t, of("a", "b"))
+	expect(t, outcomes[0].Text(), `"of a"`)
+	expect(t, outcomes[1].Text(), `"of b"`)
+	expect(t, prepared, 1)
+	for arg, expected := range map[string]Failure{
+		"panic": {Class: ClassPoison, Code: "exception", Message: "Prepare panicked: at the batch"},
+		"plain": {Class: ClassPoison, Code: "exception", Message: "no class"},
+		"late":  {Class: ClassRetry, Code: "late", Message: "of all: late: later"},
+	} {
+		_, err := of("a", arg).Run()
+		expect(t, failureIn(t, err), expected)
+	}
+}

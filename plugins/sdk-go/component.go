@@ -161,6 +161,29 @@ func exportPurge(destination unsafe.Pointer, size uint32) unsafe.Pointer {
 	return answer(nil, exportedSink.purge(string(take(destination, size))))
 }
 
+//go:wasmexport anabranch:plugin/generations@1.0.0#begin
+func exportBegin(destination unsafe.Pointer, size uint32, place unsafe.Pointer, placeSize uint32) unsafe.Pointer {
+	seen, failure := exportedSink.begin(string(take(destination, size)), string(take(place, placeSize)))
+	given := answer(nil, failure)
+	if failure == nil {
+		results[1] = 0
+		if seen {
+			results[1] = 1
+		}
+	}
+	return given
+}
+
+//go:wasmexport anabranch:plugin/generations@1.0.0#switch
+func exportSwitch(destination unsafe.Pointer, size uint32, place unsafe.Pointer, placeSize uint32) unsafe.Pointer {
+	return answer(nil, exportedSink.switchTo(string(take(destination, size)), string(take(place, placeSize))))
+}
+
+//go:wasmexport anabranch:plugin/generations@1.0.0#abandon
+func exportAbandon(destination unsafe.Pointer, size uint32, place unsafe.Pointer, placeSize uint32) unsafe.Pointer {
+	return answer(nil, exportedSink.abandon(string(take(destination, size)), string(take(place, placeSize))))
+}
+
 // Go's linker keeps whatever a library exports. These are imported by a program that means it: `plugin build` looks for
 // them, and the component exports no other interface.
 
@@ -173,11 +196,16 @@ func importMarkSink() int32
 //go:wasmimport wasi_snapshot_preview1 anabranch_exports_purge
 func importMarkPurge() int32
 
+//go:wasmimport wasi_snapshot_preview1 anabranch_exports_generations
+func importMarkGenerations() int32
+
 func markTransform() { importMarkTransform() }
 
 func markSink() { importMarkSink() }
 
 func markPurge() { importMarkPurge() }
+
+func markGenerations() { importMarkGenerations() }
 
 // importLines gives the stub that stands for WASI a place to put lines together: the runtime writes what it says of a
 // panic in pieces.

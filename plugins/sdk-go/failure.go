@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Class is what can be done about a failure.
@@ -19,8 +20,9 @@ const (
 	ClassFatal Class = "fatal"
 )
 
-// Failure is an error with a class. Any other error of a transform, and a panic, is poison of its change, with the code
-// `exception`; for sinks, see [Deliverer].
+// Failure is an error with a class. Any other error has the code `exception`: of a transform it is poison of its change; of a
+// sink it is retry, since no document is at fault for it, and fatal while it is opened. A panic has that code, too, and is
+// poison.
 type Failure struct {
 	Class Class
 	// Code is a short stable word for programs, such as `bad-currency`.
@@ -76,6 +78,24 @@ func errorOf(failure *Failure) error {
 		return nil
 	}
 	return failure
+}
+
+// isText is a failure where a text is none that the host takes: it would end the call.
+func isText(which, text string) error {
+	if utf8.ValidString(text) {
+		return nil
+	}
+	return Poison("text", "%s is no UTF-8, as bytes or a part of a character are: the host takes none", which)
+}
+
+// areTexts is the first failure of several.
+func areTexts(which string, texts ...string) error {
+	for _, text := range texts {
+		if err := isText(which, text); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // texts are its code and message as the host takes them: a text that is no UTF-8 would end the call.

@@ -3,6 +3,7 @@ package anabranch
 import (
 	"fmt"
 	"strings"
+	"unicode/utf8"
 )
 
 // Level is that of a line of the host's log.
@@ -24,4 +25,10 @@ func Log(level Level, format string, arguments ...any) {
 }
 
 // Config is the text under a key of `[plugins.<name>] config`, where it has one. Not in `init`: it has no settings yet.
-func Config(key string) (string, bool) { return hostConfig(key) }
+func Config(key string) (string, bool) {
+	// No setting has another name.
+	if !utf8.ValidString(key) {
+		return "", false
+	}
+	return hostConfig(key)
+}

@@ -53,6 +53,8 @@ func markSink() {}
 
 func markPurge() {}
 
+func markGenerations() {}
+
 func hostQuery(questions []question) ([]byte, *Failure) {
 	if native.Query == nil {
 		return nil, &Failure{Class: ClassFatal, Code: "query-denied",

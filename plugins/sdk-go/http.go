@@ -3,6 +3,7 @@ package anabranch
 import (
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Requests over HTTP, to where the config lets the plugin go (`[plugins.<name>.grants] http`).
@@ -47,6 +48,14 @@ func Send(request Request) (*Response, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !utf8.ValidString(request.Method) {
+		return nil, Poison("http-request", "the method is no word that can be sent")
+	}
+	for name := range request.Headers {
+		if !utf8.ValidString(name) {
+			return nil, Poison("http-request", "a header cannot be sent")
+		}
+	}
 	return hostSend(request, to)
 }
 
@@ -68,7 +77,7 @@ func targetOf(url string) (target, error) {
 		}
 	}
 	secure := strings.EqualFold(scheme, "https")
-	if authority == "" || !secure && !strings.EqualFold(scheme, "http") {
+	if authority == "" || !utf8.ValidString(url) || !secure && !strings.EqualFold(scheme, "http") {
 		return target{}, wrongURL(url)
 	}
 	return target{secure, authority, path}, nil
@@ -84,6 +93,7 @@ func wrongURL(url string) error {
 		}
 		where = scheme + "://" + rest[strings.LastIndexByte(rest, '@')+1:]
 	}
+	where = strings.ToValidUTF8(where, "\ufffd")
 	return Poison("http-request", "no request can go to %s: a URL is `https://host:port/path?query`", where)
 }
 

@@ -80,6 +80,10 @@ type Transform[R any] struct {
 	// Apply answers one change: with a document (what json.Marshal takes), with nil (this row has no document), with Skip,
 	// or with a Document or a []Document. An error is a failure of this change: see Poison, Retry and Fatal.
 	Apply func(change Change[R]) (any, error)
+	// Prepare, where there is one, is shown the changes of a batch before the first of them is answered: to ask the source or
+	// a service once for all of them, and keep the answers in a variable. An error is a failure of the whole batch, and
+	// poison where it has no class, as of Apply.
+	Prepare func(changes []Change[R]) error
 
 	once   sync.Once
 	layout *layout

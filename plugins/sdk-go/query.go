@@ -29,6 +29,9 @@ type Answers struct {
 func Query(statements ...Statement) (*Answers, error) {
 	asked := make([]question, len(statements))
 	for at, statement := range statements {
+		if err := isText("the SQL of a question", statement.SQL); err != nil {
+			return nil, err
+		}
 		sets := statement.Sets
 		if len(sets) == 0 {
 			sets = [][]any{nil}
@@ -189,6 +192,11 @@ func parametersOf(parameters []any) ([]*string, error) {
 		text, err := parameterOf(parameter)
 		if err != nil {
 			return nil, Fatal("query-parameter", "the parameter $%d is %v", at+1, err)
+		}
+		if text != nil {
+			if err := isText(fmt.Sprintf("the parameter $%d of a question", at+1), *text); err != nil {
+				return nil, err
+			}
 		}
 		texts[at] = text
 	}

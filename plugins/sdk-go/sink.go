@@ -28,8 +28,8 @@ type Sink[S any, D Deliverer] struct {
 type Deliverer interface {
 	// Deliver delivers a batch, in order, and gives one result for each document, in order: nil, which means that it is
 	// durable, or why it was not accepted. Poison concerns the document alone; retry and fatal send the whole batch again.
-	// The second error means that nothing is known of any document. An error without a class is retry, a panic poison of
-	// the whole batch.
+	// The second error means that nothing is known of any document. An error without a class is retry; a panic is poison, as
+	// a crash is in any language, and the batch is split until its culprit is alone.
 	Deliver(delivery Delivery) ([]error, error)
 }
 
@@ -40,6 +40,23 @@ type Purger interface {
 	Purge(destination string) error
 }
 
+// Switcher is a Purger that can build a destination beside what its readers see, and show it to them at once.
+//
+// The host begins a place for each rebuild, fills it ([Delivery].Place says what is for it), and switches once it is whole. Each
+// method may be called again with the same words, on another instance, too, and comes to the same.
+type Switcher interface {
+	Purger
+	// Begin makes an empty place for a destination; one of that name that is there is emptied. It says whether readers see
+	// anything under the destination now: where not, the host switches at once.
+	Begin(destination, place string) (bool, error)
+	// Switch shows the place to the readers of the destination, in one step, and removes all other places of it. A place that is
+	// not there any more is Fatal.
+	Switch(destination, place string) error
+	// Abandon removes a place that is of no use any more. One that readers see stays, and one that is not there is removed
+	// already.
+	Abandon(destination, place string) error
+}
+
 // Delivery are documents of one mapping, in commit order. Several may have the same id: the last one wins.
 type Delivery struct {
 	// Entity is the table whose rows made them, as `schema.table`.
@@ -47,7 +64,10 @@ type Delivery struct {
 	Backfill bool
 	// Generation counts the rebuilds of the mapping.
 	Generation int64
-	Documents  []Delivered
+	// Place is the one that all of it is for, where a [Switcher] builds their destination, which is one then. Empty where they are
+	// for what readers see.
+	Place     string
+	Documents []Delivered
 }
 
 // Delivered is a document, to be put under its id whether one is there or not, or the end of one.
@@ -90,6 +110,9 @@ type SinkPlugin interface {
 	open(settings []byte) *Failure
 	deliver(batch []byte, out []byte) ([]byte, *Failure)
 	purge(destination string) *Failure
+	begin(destination, place string) (bool, *Failure)
+	switchTo(destination, place string) *Failure
+	abandon(destination, place string) *Failure
 }
 
 // opened is a Sink and what it opened.
@@ -102,20 +125,42 @@ type opened[S any, D Deliverer] struct {
 var exportedSink SinkPlugin
 
 // ExportSink makes a sink that of the component. Call it once, in the main package's `init`. It panics where the sink is a
-// [Purger]: nobody would call its Purge.
+// [Purger], or has the methods of a [Switcher]: nobody would call them.
 func ExportSink[S any, D Deliverer](sink *Sink[S, D]) {
-	if kind := reflect.TypeFor[D](); kind.Implements(reflect.TypeFor[Purger]()) {
-		panic(fmt.Sprintf("%s has a method Purge, which ExportSink does not export: use ExportPurgingSink", kind))
-	}
+	unexported[D, switches]("ExportSink", "methods Begin, Switch and Abandon", "ExportSwitchingSink")
+	unexported[D, Purger]("ExportSink", "a method Purge", "ExportPurgingSink")
 	markSink()
 	exportedSink = &opened[S, D]{sink: sink}
 }
 
 // ExportPurgingSink does the same with one that can empty a destination too.
 func ExportPurgingSink[S any, D Purger](sink *Sink[S, D]) {
+	unexported[D, switches]("ExportPurgingSink", "methods Begin, Switch and Abandon", "ExportSwitchingSink")
 	markSink()
 	markPurge()
 	exportedSink = &opened[S, D]{sink: sink}
+}
+
+// ExportSwitchingSink does the same with one that can also build a destination beside what its readers see.
+func ExportSwitchingSink[S any, D Switcher](sink *Sink[S, D]) {
+	markSink()
+	markPurge()
+	markGenerations()
+	exportedSink = &opened[S, D]{sink: sink}
+}
+
+// switches is what a Switcher has beside the rest.
+type switches interface {
+	Begin(destination, place string) (bool, error)
+	Switch(destination, place string) error
+	Abandon(destination, place string) error
+}
+
+// unexported panics where a type has what is not exported.
+func unexported[D, Has any](by, has, instead string) {
+	if kind := reflect.TypeFor[D](); kind.Implements(reflect.TypeFor[Has]()) {
+		panic(fmt.Sprintf("%s has %s, which %s does not export: use %s", kind, has, by, instead))
+	}
 }
 
 func (o *opened[S, D]) describe() (string, error) {
@@ -193,6 +238,52 @@ func (o *opened[S, D]) purge(destination string) (failure *Failure) {
 	return nil
 }
 
+func (o *opened[S, D]) begin(destination, place string) (seen bool, failure *Failure) {
+	defer recovered(&failure, ClassRetry)
+	is, failure := o.switches()
+	if failure != nil {
+		return false, failure
+	}
+	seen, err := is.Begin(destination, place)
+	if err != nil {
+		return false, failureOr(err, ClassRetry)
+	}
+	return seen, nil
+}
+
+func (o *opened[S, D]) switchTo(destination, place string) (failure *Failure) {
+	defer recovered(&failure, ClassRetry)
+	is, failure := o.switches()
+	if failure != nil {
+		return failure
+	}
+	if err := is.Switch(destination, place); err != nil {
+		return failureOr(err, ClassRetry)
+	}
+	return nil
+}
+
+func (o *opened[S, D]) abandon(destination, place string) (failure *Failure) {
+	defer recovered(&failure, ClassRetry)
+	is, failure := o.switches()
+	if failure != nil {
+		return failure
+	}
+	if err := is.Abandon(destination, place); err != nil {
+		return failureOr(err, ClassRetry)
+	}
+	return nil
+}
+
+func (o *opened[S, D]) switches() (switches, *Failure) {
+	is, ok := any(o.is).(switches)
+	if !o.isOpen || !ok {
+		return nil, &Failure{Class: ClassFatal, Code: "not-open",
+			Message: "the sink was not opened, or cannot build beside what readers see"}
+	}
+	return is, nil
+}
+
 // recovered makes a failure of a panic.
 func recovered(failure **Failure, class Class) {
 	if raised := recover(); raised != nil {
@@ -218,6 +309,8 @@ func readDelivery(batch []byte) (Delivery, *Failure) {
 			delivery.Backfill = origin == "backfill"
 		case "generation":
 			delivery.Generation = int64(r.expect(kindInteger).bits)
+		case "place":
+			delivery.Place, _ = r.text()
 		case "destinations":
 			destinations = make([]string, r.expect(kindArray).count)
 			for at := range destinations {

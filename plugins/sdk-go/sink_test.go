@@ -2,6 +2,7 @@ package anabranch
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +147,95 @@ func TestADestinationIsEmptied(t *testing.T) {
 	expect(t, failureIn(t, test.Purge("kept")).Code, "kept")
 }
 
+// shown is a sink that builds beside what its readers see.
+type shown struct {
+	deliverer
+	seen   string
+	places []string
+}
+
+func (s *shown) Deliver(delivery Delivery) ([]error, error) {
+	if delivery.Place != "" && !slices.Contains(s.places, delivery.Place) {
+		return nil, Fatal("place-gone", "there is no %s", delivery.Place)
+	}
+	return delivery.Accepted(), nil
+}
+
+func (s *shown) Begin(destination, place string) (bool, error) {
+	if destination == "panic" {
+		panic("at the place")
+	}
+	s.places = append(s.places, place)
+	return s.seen != "", nil
+}
+
+func (s *shown) Switch(destination, place string) error {
+	if !slices.Contains(s.places, place) {
+		return Fatal("place-gone", "there is no %s", place)
+	}
+	s.seen, s.places = place, []string{place}
+	return nil
+}
+
+func (s *shown) Abandon(destination, place string) error {
+	if destination == "down" {
+		return errors.New("the server is down")
+	}
+	s.places = slices.DeleteFunc(s.places, func(other string) bool { return other == place })
+	return nil
+}
+
+func TestADestinationIsBuiltBesideWhatReadersSee(t *testing.T) {
+	sink := Sink[settings, *shown]{Open: func(settings) (*shown, error) { return &shown{}, nil }}
+	test := TestSink(&sink)
+	_, err := test.Begin("a", "1-a")
+	expect(t, failureIn(t, err).Code, "not-open")
+	expect(t, test.Open(settings{}), nil)
+	seen, err := test.Begin("a", "1-a")
+	expect(t, seen, false)
+	expect(t, err, nil)
+	expect(t, test.Switch("a", "1-a"), nil)
+	seen, err = test.Begin("a", "2-b")
+	expect(t, seen, true)
+	expect(t, err, nil)
+	document := Delivered{Destination: "a", ID: "1", Body: "{}"}
+	for _, place := range []string{"", "1-a", "2-b"} {
+		results, err := test.DeliverTo(place, document)
+		expect(t, err, nil)
+		expect(t, results[0], nil)
+	}
+	expect(t, test.Abandon("a", "2-b"), nil)
+	_, err = test.DeliverTo("2-b", document)
+	expect(t, failureIn(t, err), Failure{Class: ClassFatal, Code: "place-gone", Message: "there is no 2-b"})
+	expect(t, failureIn(t, test.Switch("a", "2-b")).Class, ClassFatal)
+	expect(t, failureIn(t, test.Abandon("down", "2-b")), Failure{Class: ClassRetry, Code: "exception", Message: "the server is down"})
+	_, err = test.Begin("panic", "3-c")
+	expect(t, failureIn(t, err), Failure{Class: ClassRetry, Code: "exception", Message: "the sink panicked: at the place"})
+}
+
+func TestASinkThatCannotBuildBesideSaysSo(t *testing.T) {
+	_, err := openShelf(t).Begin("a", "1-a")
+	expect(t, failureIn(t, err).Message, "the sink was not opened, or cannot build beside what readers see")
+}
+
+func TestASinkThatBuildsBesideIsExportedAsOne(t *testing.T) {
+	var sink Sink[settings, *shown]
+	for said, export := range map[string]func(){
+		"ExportSink":        func() { ExportSink(&sink) },
+		"ExportPurgingSink": func() { ExportPurgingSink(&sink) },
+	} {
+		func() {
+			defer func() {
+				expect(t, recover(), any("*anabranch.shown has methods Begin, Switch and Abandon, which "+said+
+					" does not export: use ExportSwitchingSink"))
+			}()
+			export()
+		}()
+	}
+	ExportSwitchingSink(&sink)
+	exportedSink = nil
+}
+
 func TestASinkThatPurgesIsExportedAsOne(t *testing.T) {
 	defer func() {
 		exportedSink = nil
@@ -163,7 +253,7 @@ func TestASinkSaysThatItIsOne(t *testing.T) {
 }
 
 func TestDamagedDeliveriesAreTold(t *testing.T) {
-	whole := delivery([]Delivered{{"a", "1", `{}`, 7, 8}, {Destination: "a", ID: "2"}})
+	whole := delivery("2-b", []Delivered{{"a", "1", `{}`, 7, 8}, {Destination: "a", ID: "2"}})
 	test := openShelf(t)
 	for size := range len(whole) {
 		if _, failure := test.sink.deliver(whole[:size:size], nil); failure == nil {

@@ -46,8 +46,13 @@ func (t *SinkTest[S, D]) OpenJSON(settings string) error {
 
 // Deliver delivers documents as one batch: a result for each, or why the batch failed whole.
 func (t *SinkTest[S, D]) Deliver(documents ...Delivered) ([]error, error) {
+	return t.DeliverTo("", documents...)
+}
+
+// DeliverTo delivers documents that are for a place.
+func (t *SinkTest[S, D]) DeliverTo(place string, documents ...Delivered) ([]error, error) {
 	defer bind(t.Host)()
-	reply, failure := t.sink.deliver(delivery(documents), nil)
+	reply, failure := t.sink.deliver(delivery(place, documents), nil)
 	if failure != nil {
 		return nil, failure
 	}
@@ -60,22 +65,48 @@ func (t *SinkTest[S, D]) Purge(destination string) error {
 	return errorOf(t.sink.purge(destination))
 }
 
+// Begin makes an empty place beside what readers see; it says whether they see anything.
+func (t *SinkTest[S, D]) Begin(destination, place string) (bool, error) {
+	defer bind(t.Host)()
+	seen, failure := t.sink.begin(destination, place)
+	return seen, errorOf(failure)
+}
+
+// Switch shows a place to the readers of its destination.
+func (t *SinkTest[S, D]) Switch(destination, place string) error {
+	defer bind(t.Host)()
+	return errorOf(t.sink.switchTo(destination, place))
+}
+
+// Abandon removes a place that is of no use any more.
+func (t *SinkTest[S, D]) Abandon(destination, place string) error {
+	defer bind(t.Host)()
+	return errorOf(t.sink.abandon(destination, place))
+}
+
 // Describe is what the sink says of itself: JSON.
 func (t *SinkTest[S, D]) Describe() (string, error) { return t.sink.describe() }
 
-func delivery(documents []Delivered) []byte {
+func delivery(place string, documents []Delivered) []byte {
 	destinations := []string{}
 	for _, document := range documents {
 		if !slices.Contains(destinations, document.Destination) {
 			destinations = append(destinations, document.Destination)
 		}
 	}
-	out := appendMap(nil, 7)
+	keys := 7
+	if place != "" {
+		keys = 8
+	}
+	out := appendMap(nil, keys)
 	out = appendInteger(appendText(out, "v"), 1)
 	out = appendArray(appendText(out, "what a newer host sends"), 0)
 	out = appendText(appendText(out, "entity"), "public.test")
 	out = appendText(appendText(out, "origin"), "stream")
 	out = appendInteger(appendText(out, "generation"), 1)
+	if place != "" {
+		out = appendText(appendText(out, "place"), place)
+	}
 	out = appendArray(appendText(out, "destinations"), len(destinations))
 	for _, name := range destinations {
 		out = appendText(out, name)

@@ -7,6 +7,10 @@ use super::schedule::{Timestamp, after};
 /// The longest that one page holds back the next one.
 const LONGEST: Duration = Duration::from_secs(1);
 
+/// So much of what a late reading has lost the next ones make up: a rate is met also where each begins a little late.
+/// In microseconds.
+const MADE_UP: Timestamp = 100_000;
+
 /// What somebody has set for one table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableControl {
@@ -97,7 +101,11 @@ impl Pace {
 fn spend(at: Timestamp, rows: u64, rate: u32, began: Timestamp) -> Timestamp {
     // A page that was asked for before the rate was set may be larger.
     let micros = rows.saturating_mul(1_000_000) / u64::from(rate.max(1));
-    after(at.max(began), Duration::from_micros(micros).min(LONGEST))
+    let from = match at {
+        Timestamp::MIN => began,
+        at => at.max(began.saturating_sub(MADE_UP)),
+    };
+    after(from, Duration::from_micros(micros).min(LONGEST))
 }
 
 #[cfg(test)]
@@ -120,9 +128,29 @@ mod tests {
         pace.read(1, 5, 0);
         assert_eq!((pace.free_at(1), pace.free_at(2)), (SECOND / 2, SECOND / 20));
         pace.read(2, 100, SECOND);
-        assert_eq!((pace.free_at(1), pace.free_at(2)), (2 * SECOND, 2 * SECOND), "all tables share a rate");
+        let next = 2 * SECOND - MADE_UP;
+        assert_eq!((pace.free_at(1), pace.free_at(2)), (next, next), "all tables share a rate");
         pace.read(1, 0, 9 * SECOND);
-        assert_eq!(pace.free_at(2), 9 * SECOND, "an empty page costs nothing");
+        assert_eq!(pace.free_at(2), 9 * SECOND - MADE_UP, "an empty page costs nothing");
+    }
+
+    #[test]
+    fn what_late_readings_lose_is_made_up_and_no_more() {
+        let mut pace = Pace::default();
+        pace.set(rates(Some(1000), None), 0);
+        let mut began = 0;
+        for _ in 0..100 {
+            pace.read(1, 10, began);
+            // Each begins 3 ms after it may.
+            began = pace.free_at(1) + 3_000;
+        }
+        assert_eq!(pace.free_at(1), SECOND, "1000 rows a second, as it was set");
+        pace.read(1, 10, 60 * SECOND);
+        assert_eq!(
+            pace.free_at(1),
+            60 * SECOND - MADE_UP + 10_000,
+            "an idle minute is no credit for a minute"
+        );
     }
 
     #[test]

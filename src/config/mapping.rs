@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::{
     model::{Description, EntityName, PluginKind, Revision},
     pipeline::{Identity, Inputs, PluginStamp, RolloutPolicy, Route, Wanted},
+    sink::SinkSettings,
 };
 
 use super::{
@@ -103,6 +104,7 @@ pub fn resolve_mappings(config: &Config, descriptions: &[Description]) -> Result
     resolver.declared();
     resolver.check_names();
     resolver.check_destinations();
+    resolver.look_for_other_ways();
     if resolver.found.is_empty() && resolver.problems.is_empty() {
         resolver.nothing();
     }
@@ -323,17 +325,23 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Two mappings may share a destination only where both name their own ids, and neither empties it.
+    /// Two mappings may share a destination only where both name their own ids, and neither empties it. Two sinks that
+    /// write to the same are one, but for SQLite files, which are known to be shared when they are written.
     fn check_destinations(&mut self) {
-        let mut users: BTreeMap<(&str, &str), Vec<(&Mapping, &Place)>> = BTreeMap::new();
+        let mut users: BTreeMap<(String, &str), Vec<(&Mapping, &Place)>> = BTreeMap::new();
         for (mapping, place) in &self.found {
-            users.entry((&mapping.sink, &mapping.destination)).or_default().push((mapping, place));
+            let to = if self.config.sink_plugin(&mapping.sink).is_some() {
+                self.config.writes_to(&mapping.sink)
+            } else {
+                mapping.sink.clone()
+            };
+            users.entry((to, &mapping.destination)).or_default().push((mapping, place));
         }
         let names_ids = |mapping: &Mapping| {
             self.descriptions.iter().any(|known| known.name == mapping.transform && known.names_ids)
         };
         let mut clashes = Vec::new();
-        for ((sink, destination), users) in users {
+        for ((_, destination), users) in users {
             let [(first, _), .., (last, place)] = users.as_slice() else { continue };
             let reason = if !users.iter().all(|(mapping, _)| names_ids(mapping)) {
                 "documents of the same key would overwrite each other"
@@ -342,9 +350,14 @@ impl<'a> Resolver<'a> {
             } else {
                 continue;
             };
+            let sinks = if first.sink == last.sink {
+                format!("in the sink `{}`", first.sink)
+            } else {
+                format!("in the sinks `{}` and `{}`, which have the same settings", first.sink, last.sink)
+            };
             let message = format!(
-                "the mappings `{}` and `{}` both write to `{destination}` in the sink `{sink}`, where {reason}; \
-                 give one of them another `destination`",
+                "the mappings `{}` and `{}` both write to `{destination}` {sinks}, where {reason}; give one of them \
+                 another `destination`",
                 first.name, last.name
             );
             clashes.push(((*place).clone(), message));
@@ -352,6 +365,35 @@ impl<'a> Resolver<'a> {
         for (place, message) in clashes {
             self.complain(&place, message);
         }
+    }
+
+    /// Tells of a destination that two sinks may share without being known to.
+    fn look_for_other_ways(&mut self) {
+        let plugin = |mapping: &Mapping| match self.config.sinks.get(&mapping.sink) {
+            Some(SinkSettings::Plugin(settings)) => Some(settings),
+            _ => None,
+        };
+        let may_be_one = |one: &Mapping, other: &Mapping| {
+            let (Some(one_settings), Some(other_settings)) = (plugin(one), plugin(other)) else {
+                return false;
+            };
+            one.destination == other.destination
+                && one_settings != other_settings
+                && one_settings.may_be_one_with(other_settings)
+        };
+        let mut told = Vec::new();
+        for (at, (other, _)) in self.found.iter().enumerate() {
+            let ones = self.found[..at].iter().filter(|(one, _)| may_be_one(one, other));
+            told.extend(ones.map(|(one, _)| {
+                format!(
+                    "the mappings `{}` and `{}` both write to `{}`, in the sinks `{}` and `{}`, which are the same plugin \
+                     and differ in numbers and switches alone: where they lead to one place, a rebuild or a purge of one \
+                     removes the documents of the other; give one of them another `destination`, or both the same sink",
+                    one.name, other.name, other.destination, one.sink, other.sink
+                )
+            }));
+        }
+        self.notices.append(&mut told);
     }
 
     fn nothing(&mut self) {
@@ -496,6 +538,39 @@ mod tests {
         assert_eq!(resolve_mappings(&config(ONE_SINK), &naming).unwrap().mappings.len(), 2);
         let purging = format!("{ONE_SINK}[[map]]\ntransform = \"p\"\npurge_on_change = true\n");
         assert!(error(&purging, &naming).contains("would remove the documents of the other"));
+    }
+
+    #[test]
+    fn two_sinks_that_lead_to_one_place_are_known_by_their_settings() {
+        let text = |first: &str, second: &str| {
+            format!(
+                "[sink.a]\nkind = \"plugin\"\nplugin = \"s\"\nconfig = {{ {first} }}\n\
+                 [sink.b]\nkind = \"plugin\"\nplugin = \"s\"\nconfig = {{ {second} }}\n\
+                 [[map]]\ntransform = \"p\"\nsink = \"a\"\ndestination = \"d\"\n\
+                 [[map]]\ntransform = \"p\"\nsink = \"b\"\ndestination = \"d\"\n"
+            )
+        };
+        let sink = Description { kind: PluginKind::Sink, ..describe("s", &[], None) };
+        let known = [describe("p", &["t"], None), sink];
+        let url = "url = \"https://x\"";
+        let told = error(&text(url, url), &known);
+        assert!(
+            told.contains("both write to `d` in the sinks `a` and `b`, which have the same settings"),
+            "{told}"
+        );
+        let naming = known.clone().map(|known| Description { names_ids: true, ..known });
+        let same = config(&text(url, url));
+        assert!(resolve_mappings(&same, &naming).unwrap().notices.is_empty());
+        assert_eq!((same.writes_to("a"), same.writes_to("b")), ("a".to_owned(), "a".to_owned()));
+
+        let tuned = config(&text(url, &format!("{url}, max_bytes = 5, replace_index = true")));
+        let notices = resolve_mappings(&tuned, &known).unwrap().notices;
+        assert_eq!(notices.len(), 1, "{notices:?}");
+        assert!(notices[0].contains("both write to `d`, in the sinks `a` and `b`"), "{notices:?}");
+        assert_ne!(tuned.writes_to("a"), tuned.writes_to("b"));
+
+        let apart = config(&text(url, &format!("{url}, index_prefix = \"b-\"")));
+        assert!(resolve_mappings(&apart, &known).unwrap().notices.is_empty());
     }
 
     #[test]

@@ -53,6 +53,23 @@ impl Config {
             _ => None,
         }
     }
+
+    /// What a sink writes to: the same for two that name one SQLite file, or one plugin with the same settings. Where
+    /// others lead to one server by other settings is not known.
+    #[must_use]
+    pub fn writes_to(&self, sink: &str) -> String {
+        match self.sinks.get(sink) {
+            Some(SinkSettings::Sqlite(settings)) => std::path::absolute(&settings.path)
+                .unwrap_or_else(|_| settings.path.clone())
+                .display()
+                .to_string(),
+            Some(settings @ SinkSettings::Plugin(_)) => {
+                let first = self.sinks.iter().find(|(_, other)| *other == settings);
+                first.map_or(sink, |(name, _)| name).to_owned()
+            }
+            _ => sink.to_owned(),
+        }
+    }
 }
 
 /// `[source]`: the database and how to listen to it.

@@ -163,6 +163,11 @@ impl Guest {
         self.store.data().limits.used()
     }
 
+    /// Gives back what memory was kept for it and not taken.
+    pub(super) fn settle(&mut self) {
+        self.store.data_mut().limits.settle();
+    }
+
     pub(super) fn settings(&self) -> &Settings {
         &self.store.data().settings
     }

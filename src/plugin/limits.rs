@@ -1,10 +1,17 @@
 //! How much memory guests may take: each instance, and all of them together.
+//!
+//! Guarantees: the sum is never exceeded; who waits for memory holds none, so that nobody waits for each other; it is had in
+//! the order in which it was waited for.
 
-use std::sync::{
-    Arc, Mutex, PoisonError, Weak,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
 };
 
+use tokio::sync::Notify;
 use wasmtime::ResourceLimiter;
 
 /// Core instances, tables and memories that one component may have (a Python guest has 38 instances).
@@ -30,11 +37,13 @@ pub enum LimitError {
     },
     /// The memories and tables of all instances of all plugins.
     #[error(
-        "all instances together would want {} of memory, the limit is {} (`[plugins] total_memory`): it is tried again \
-         when others have given theirs back; raise the limit, or lower `instances`",
+        "all instances together would want {} of memory, the limit is {} (`[plugins] total_memory`), and the others gave \
+         none back in time: it is tried again; raise the limit, or lower `instances`",
         size(*.wanted), size(*.limit)
     )]
     Total {
+        /// What the one instance would hold, in bytes.
+        own: usize,
         /// What all instances would hold, in bytes.
         wanted: usize,
         /// The limit, in bytes.
@@ -83,6 +92,11 @@ pub(super) struct Budget {
     limit: usize,
     used: AtomicUsize,
     idle: Mutex<Vec<Weak<dyn Idle>>>,
+    /// How many wait for memory.
+    waiting: AtomicUsize,
+    /// Whose turn it is, of those.
+    turn: tokio::sync::Mutex<()>,
+    freed: Notify,
 }
 
 impl std::fmt::Debug for Budget {
@@ -93,12 +107,53 @@ impl std::fmt::Debug for Budget {
 
 impl Budget {
     pub(super) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, used: AtomicUsize::new(0), idle: Mutex::default() })
+        Arc::new(Self {
+            limit,
+            used: AtomicUsize::new(0),
+            idle: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            turn: tokio::sync::Mutex::default(),
+            freed: Notify::new(),
+        })
+    }
+
+    /// Whether somebody waits for memory: then instances are not kept for a next call, and nobody goes first.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0
+    }
+
+    /// Waits for so much memory, or for all that there is, until others have given theirs back; the first who waits has it
+    /// first.
+    pub(super) async fn reserve(
+        self: &Arc<Self>,
+        bytes: usize,
+        until: Instant,
+    ) -> Result<Reserved, LimitError> {
+        let wanted = bytes.min(self.limit);
+        let _waiting = Waiting::new(&self.waiting);
+        let waits = async {
+            let _turn = self.turn.lock().await;
+            loop {
+                let freed = self.freed.notified();
+                tokio::pin!(freed);
+                freed.as_mut().enable();
+                if self.take(wanted).is_ok() {
+                    return Reserved { budget: Arc::clone(self), bytes: wanted };
+                }
+                freed.await;
+            }
+        };
+        let late = |_| LimitError::Total {
+            own: bytes,
+            wanted: self.used().saturating_add(bytes),
+            limit: self.limit,
+        };
+        tokio::time::timeout_at(until.into(), waits).await.map_err(late)
     }
 
     /// What all instances hold now, in bytes.
     pub(super) fn used(&self) -> usize {
-        self.used.load(Ordering::Relaxed)
+        self.used.load(Ordering::SeqCst)
     }
 
     /// From now on these instances go when the memory is needed.
@@ -108,24 +163,55 @@ impl Budget {
         all.push(idle);
     }
 
-    /// Takes memory, if need be of instances that are idle.
-    fn take(&self, more: usize) -> Result<(), LimitError> {
+    /// Takes memory, if need be of instances that are idle; gives how much is used where there is not enough.
+    fn take(&self, more: usize) -> Result<(), usize> {
         if self.try_take(more).is_ok() {
             return Ok(());
         }
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).clone();
         idle.iter().filter_map(Weak::upgrade).for_each(|idle| idle.release());
         self.try_take(more)
-            .map_err(|used| LimitError::Total { wanted: used.saturating_add(more), limit: self.limit })
     }
 
     fn try_take(&self, more: usize) -> Result<(), usize> {
         let fits = |used: usize| used.checked_add(more).filter(|sum| *sum <= self.limit);
-        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).map(drop)
+        self.used.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits).map(drop)
     }
 
     fn give_back(&self, bytes: usize) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.used.fetch_sub(bytes, Ordering::SeqCst);
+        if bytes > 0 && self.is_awaited() {
+            self.freed.notify_waiters();
+        }
+    }
+}
+
+/// Counts who waits, however that ends.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// Memory that was taken for an instance that is about to be made.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    budget: Arc<Budget>,
+    bytes: usize,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.budget.give_back(self.bytes);
     }
 }
 
@@ -135,11 +221,24 @@ pub(super) struct Limits {
     limit: usize,
     used: usize,
     budget: Arc<Budget>,
+    /// What it may take before it asks for more.
+    reserved: Option<Reserved>,
 }
 
 impl Limits {
     pub(super) fn new(limit: usize, budget: &Arc<Budget>) -> Self {
-        Self { limit, used: 0, budget: Arc::clone(budget) }
+        Self { limit, used: 0, budget: Arc::clone(budget), reserved: None }
+    }
+
+    /// The same, with memory that was waited for.
+    pub(super) fn with(mut self, reserved: Option<Reserved>) -> Self {
+        self.reserved = reserved;
+        self
+    }
+
+    /// Gives back what it did not take of that.
+    pub(super) fn settle(&mut self) {
+        self.reserved = None;
     }
 
     /// The limit, in bytes: also of what one call passes to the host, which a guest could make more than it has by
@@ -164,7 +263,15 @@ impl Limits {
         if wanted > self.limit {
             return Err(LimitError::Memory { wanted, limit: self.limit }.into());
         }
-        self.budget.take(more)?;
+        let kept = self.reserved.as_ref().map_or(0, |reserved| reserved.bytes).min(more);
+        self.budget.take(more - kept).map_err(|used| LimitError::Total {
+            own: wanted,
+            wanted: used.saturating_add(more - kept),
+            limit: self.budget.limit,
+        })?;
+        if let Some(reserved) = &mut self.reserved {
+            reserved.bytes -= kept;
+        }
         self.used = wanted;
         Ok(true)
     }
@@ -263,7 +370,7 @@ mod tests {
         };
         let (busy, spare) = (of(400).unwrap(), of(500).unwrap());
         let error = of(200).unwrap_err();
-        assert_eq!(error.downcast_ref(), Some(&LimitError::Total { wanted: 1100, limit: 1000 }));
+        assert_eq!(error.downcast_ref(), Some(&LimitError::Total { own: 200, wanted: 1100, limit: 1000 }));
         assert_eq!(budget.used(), 900, "what was refused is not taken");
 
         let spare = Arc::new(Spare(Mutex::new(vec![spare])));
@@ -272,6 +379,67 @@ mod tests {
         assert_eq!((budget.used(), spare.0.lock().unwrap().len()), (600, 0));
         drop((busy, second));
         assert_eq!(budget.used(), 0);
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + std::time::Duration::from_secs(60)
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_memory_has_it_in_turn_and_holds_none_meanwhile() {
+        let budget = Budget::new(1000);
+        let mut busy = Limits::new(1000, &budget);
+        assert!(busy.memory_growing(0, 800, None).unwrap() && !budget.is_awaited());
+        let waits = |bytes: usize| {
+            let budget = Arc::clone(&budget);
+            tokio::spawn(async move { budget.reserve(bytes, soon()).await })
+        };
+        let large = waits(900);
+        while !budget.is_awaited() {
+            tokio::task::yield_now().await;
+        }
+        // There would be room for it, but another was first.
+        let small = waits(100);
+        while budget.waiting.load(Ordering::SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!large.is_finished() && !small.is_finished());
+        assert_eq!(budget.used(), 800, "who waits holds nothing");
+        drop(busy);
+        let large = large.await.unwrap().unwrap();
+        let small = small.await.unwrap().unwrap();
+        assert_eq!((budget.used(), budget.is_awaited()), (1000, false));
+
+        // It grows by that, and beyond it as any other; what it did not take goes back.
+        let mut limits = Limits::new(2000, &budget).with(Some(large));
+        assert!(limits.memory_growing(0, 500, None).unwrap());
+        assert_eq!(budget.used(), 1000);
+        let error = limits.memory_growing(500, 950, None).unwrap_err();
+        assert_eq!(error.downcast_ref(), Some(&LimitError::Total { own: 950, wanted: 1050, limit: 1000 }));
+        drop(small);
+        assert!(limits.memory_growing(500, 950, None).unwrap());
+        assert_eq!(budget.used(), 950);
+        drop(limits);
+        assert_eq!(budget.used(), 0);
+        let mut limits = Limits::new(2000, &budget).with(Some(budget.reserve(5000, soon()).await.unwrap()));
+        assert!(limits.memory_growing(0, 1, None).unwrap());
+        assert_eq!(budget.used(), 1000, "more than there is cannot be had, and is not waited for");
+        limits.settle();
+        assert_eq!(budget.used(), 1);
+    }
+
+    #[tokio::test]
+    async fn memory_that_nobody_gives_back_is_told() {
+        let budget = Budget::new(1000);
+        let mut busy = Limits::new(1000, &budget);
+        assert!(busy.memory_growing(0, 800, None).unwrap());
+        let error = budget.reserve(300, Instant::now()).await.unwrap_err();
+        assert_eq!(error, LimitError::Total { own: 300, wanted: 1100, limit: 1000 });
+        assert!(!budget.is_awaited());
+        // Instances that nobody uses go at once.
+        let spare = Arc::new(Spare(Mutex::new(vec![busy])));
+        budget.may_release(Arc::downgrade(&spare) as Weak<dyn Idle>);
+        budget.reserve(300, soon()).await.unwrap();
     }
 
     /// However small they are: each takes something of the host.
@@ -309,7 +477,7 @@ mod tests {
             error.contains("70.0 MiB") && error.contains("64.0 MiB") && error.contains("memory_limit"),
             "{error}"
         );
-        let error = LimitError::Total { wanted: 70 << 20, limit: 64 << 20 }.to_string();
+        let error = LimitError::Total { own: 0, wanted: 70 << 20, limit: 64 << 20 }.to_string();
         assert!(
             error.contains("70.0 MiB") && error.contains("64.0 MiB") && error.contains("total_memory"),
             "{error}"

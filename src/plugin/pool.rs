@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -22,7 +22,7 @@ use super::{
     grants::Ungranted,
     guest::{Guest, GuestState},
     host::{call::Granted, config::Settings, http::HttpClient, log::LogGate},
-    limits::{Budget, Idle, Limits},
+    limits::{Budget, Idle, LimitError, Limits, Reserved},
 };
 use crate::model::Revision;
 
@@ -150,9 +150,11 @@ impl Pool {
         places
     }
 
-    /// Waits for a place and takes an instance that served these settings, or makes one.
-    pub(super) async fn lease(&self, settings: &Settings) -> Result<Lease<'_>, FaultKind> {
-        self.lease_of(&self.places, settings).await
+    /// Waits for a place and takes an instance that served these settings, or makes one. Where the memory of all is used
+    /// up, waits for that, too, no longer than a call may take. An earlier attempt may have come to `need` more than was left:
+    /// then so many bytes are waited for, and kept for the instance.
+    pub(super) async fn lease(&self, settings: &Settings, need: usize) -> Result<Lease<'_>, FaultKind> {
+        self.lease_of(&self.places, settings, need).await
     }
 
     /// The same with other places than those of transforms.
@@ -160,6 +162,7 @@ impl Pool {
         &'a self,
         places: &'a Places,
         settings: &Settings,
+        need: usize,
     ) -> Result<Lease<'a>, FaultKind> {
         if let Some(ungranted) = &self.ungranted {
             return Err(FaultKind::Ungranted(ungranted.clone()));
@@ -167,15 +170,11 @@ impl Pool {
         // The semaphore is never closed.
         let permit =
             places.running.acquire().await.map_err(|error| FaultKind::Instantiate(error.to_string()))?;
-        let found = self.take_idle(places, settings);
-        let guest = match found {
+        // One that is idle has memory, with which it must not wait for more.
+        let idle = if need == 0 { self.take_idle(places, settings) } else { None };
+        let guest = match idle {
             Some(guest) => guest,
-            None => {
-                let limits = Limits::new(self.memory_limit, &self.budget);
-                let state = GuestState::new(limits, Arc::clone(settings), Arc::clone(&self.log))
-                    .with_revision(Arc::clone(&self.revision), Arc::clone(&self.granted), self.http.clone());
-                Guest::new(&self.engine, &self.exports, state, self.deadline).await?
-            }
+            None => self.make_in_turn(settings, need).await?,
         };
         Ok(Lease {
             pool: self,
@@ -184,6 +183,37 @@ impl Pool {
             fate: Fate { discarded: Some(&self.discarded) },
             _permit: permit,
         })
+    }
+
+    /// Makes an instance once there is memory for it.
+    async fn make_in_turn(&self, settings: &Settings, need: usize) -> Result<Guest, FaultKind> {
+        let until = Instant::now() + self.deadline;
+        let mut need = if need == 0 && self.budget.is_awaited() { 1 } else { need };
+        loop {
+            let reserved = match need {
+                0 => None,
+                need => Some(self.budget.reserve(need.max(self.peak_memory()), until).await?),
+            };
+            match self.make(settings, reserved).await {
+                // It holds nothing any more.
+                Err(FaultKind::Memory(LimitError::Total { own, .. }))
+                    if need < own && Instant::now() < until =>
+                {
+                    need = own;
+                }
+                made => return made,
+            }
+        }
+    }
+
+    async fn make(&self, settings: &Settings, reserved: Option<Reserved>) -> Result<Guest, FaultKind> {
+        let limits = Limits::new(self.memory_limit, &self.budget).with(reserved);
+        let state = GuestState::new(limits, Arc::clone(settings), Arc::clone(&self.log)).with_revision(
+            Arc::clone(&self.revision),
+            Arc::clone(&self.granted),
+            self.http.clone(),
+        );
+        Guest::new(&self.engine, &self.exports, state, self.deadline).await
     }
 
     pub(super) fn instances(&self) -> Instances {
@@ -235,8 +265,14 @@ impl Lease<'_> {
         }
         self.fate.discarded = None;
         self.pool.peak_memory.fetch_max(self.guest.memory(), Ordering::Relaxed);
-        if self.guest.is_fresh(self.pool.recycle.0, self.pool.recycle.1) {
-            self.places.idle().push(self.guest);
+        if !self.guest.is_fresh(self.pool.recycle.0, self.pool.recycle.1) {
+            return;
+        }
+        self.guest.settle();
+        self.places.idle().push(self.guest);
+        // Behind the push: who begins to wait now takes it, and who waited before is told.
+        if self.pool.budget.is_awaited() {
+            self.places.release();
         }
     }
 }

@@ -7,7 +7,10 @@
 use std::{
     collections::BTreeMap,
     fmt,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use serde_json::Value;
@@ -58,6 +61,30 @@ impl SinkConfig {
         settings.values().for_each(|value| push_texts(value, &mut texts));
         Self { json: json.into(), values: Arc::new(values), secrets: Redactor::new(texts) }
     }
+
+    /// Whether the texts are the same, however deep: numbers and switches say how something is done, as a rule, and
+    /// texts where.
+    pub(crate) fn says_the_same_as(&self, other: &Self) -> bool {
+        texts_of(&self.json) == texts_of(&other.json)
+    }
+}
+
+/// Settings without their numbers and switches.
+fn texts_of(json: &str) -> Value {
+    fn is_said(value: &Value) -> bool {
+        !matches!(value, Value::Number(_) | Value::Bool(_) | Value::Null)
+    }
+    fn kept(value: Value) -> Value {
+        match value {
+            Value::Object(values) => {
+                let said = values.into_iter().filter(|(_, value)| is_said(value));
+                Value::Object(said.map(|(key, value)| (key, kept(value))).collect())
+            }
+            Value::Array(values) => Value::Array(values.into_iter().filter(is_said).map(kept).collect()),
+            other => other,
+        }
+    }
+    kept(serde_json::from_str(json).unwrap_or_default())
 }
 
 /// All texts of a setting, however deep in arrays and tables.
@@ -88,13 +115,16 @@ pub struct SinkGuest {
     /// The entity of the last batch, as guests' log lines have it.
     entity: Mutex<Arc<str>>,
     buffers: Mutex<Vec<Vec<u8>>>,
+    /// The memory that the last call came to, where that was more than was left; else 0.
+    need: AtomicUsize,
 }
 
 impl SinkGuest {
     pub(super) fn new(plugin: Plugin, name: &str, settings: SinkConfig) -> Self {
         let place: Arc<str> = Arc::from(format!("sink {name}"));
         let (places, entity) = (plugin.pool().places_of_a_sink(), Mutex::new(Arc::clone(&place)));
-        Self { plugin, place, settings, places, entity, buffers: Mutex::default() }
+        let (buffers, need) = (Mutex::default(), AtomicUsize::new(0));
+        Self { plugin, place, settings, places, entity, buffers, need }
     }
 
     /// The plugin.
@@ -238,7 +268,9 @@ impl SinkGuest {
     /// An instance that knows its settings.
     async fn lease(&self) -> Result<Lease<'_>, Failure> {
         let place = &self.place;
-        let leased = self.plugin.pool().lease_of(&self.places, &self.settings.values).await;
+        // What came to more memory than was left comes again, and waits for its turn to have it.
+        let need = self.need.swap(0, Ordering::Relaxed);
+        let leased = self.plugin.pool().lease_of(&self.places, &self.settings.values, need).await;
         let mut lease = leased.map_err(|kind| self.failed(place, None, &kind))?;
         let deadline = self.plugin.settings().call_deadline;
         let opened = lease.guest.open(place, &self.settings.json, deadline).await;
@@ -320,6 +352,9 @@ impl SinkGuest {
 
     /// A fault as a failure, with all names.
     fn failed(&self, on: &str, positions: Option<(Lsn, Lsn)>, kind: &FaultKind) -> Failure {
+        if let FaultKind::Memory(LimitError::Total { own, .. }) = kind {
+            self.need.store(*own, Ordering::Relaxed);
+        }
         let (revision, place) = (self.revision(), &self.place);
         let whose =
             if *on == **place { format!("in {place}") } else { format!("in {place}, delivering {on}") };
@@ -398,7 +433,7 @@ mod tests {
 
     #[test]
     fn memory_that_others_have_taken_is_no_fault_of_a_document() {
-        let total = FaultKind::Memory(LimitError::Total { wanted: 2, limit: 1 });
+        let total = FaultKind::Memory(LimitError::Total { own: 1, wanted: 2, limit: 1 });
         assert_eq!(class(&total), FailureClass::Retry);
         assert_eq!(
             class(&FaultKind::Memory(LimitError::Memory { wanted: 2, limit: 1 })),

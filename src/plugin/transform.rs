@@ -2,8 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
+
+use tracing::warn;
 
 use super::{
     Plugin,
@@ -15,6 +21,7 @@ use super::{
         config::Settings,
         services::{Services, Writes},
     },
+    limits::LimitError,
 };
 use crate::model::{
     Change, ChangeBatch, Description, Encoding, EntityName, Failure, FailureClass, Lsn, Operation, Origin,
@@ -32,6 +39,41 @@ pub struct Transform {
     /// The columns for the relation that was seen last.
     projection: Mutex<Option<(Arc<Relation>, Arc<Projection>)>>,
     buffers: Mutex<Vec<Buffers>>,
+    pace: Pace,
+}
+
+/// How many changes a call has where each of them may wait for a server: fewer once they took too long together, and more
+/// again while they are quick.
+#[derive(Debug)]
+struct Pace(AtomicUsize);
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self(AtomicUsize::new(usize::MAX))
+    }
+}
+
+impl Pace {
+    fn most(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// So many took longer than a call may; gives how many the next may have.
+    fn too_slow(&self, changes: usize) -> usize {
+        let fewer = (changes / 2).max(1);
+        self.0.fetch_min(fewer, Ordering::Relaxed);
+        fewer
+    }
+
+    /// So many were answered in that time.
+    fn answered(&self, changes: usize, took: Duration, deadline: Duration) {
+        let most = self.most();
+        if most != usize::MAX && changes >= most && took < deadline / 4 {
+            // Another call may have lowered it.
+            let _ =
+                self.0.compare_exchange(most, most.saturating_mul(2), Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
 }
 
 /// What is reused from call to call.
@@ -50,6 +92,8 @@ struct Written {
 
 /// Buffers above this size are not kept.
 const KEEP: usize = 4 << 20;
+/// How often a call is made that needs more memory than all may have together.
+const ATTEMPTS: usize = 3;
 
 impl Transform {
     pub(super) fn new(plugin: Plugin, entity: &EntityName, settings: BTreeMap<String, String>) -> Self {
@@ -60,6 +104,7 @@ impl Transform {
             services: Services::default(),
             projection: Mutex::default(),
             buffers: Mutex::default(),
+            pace: Pace::default(),
         }
     }
 
@@ -79,6 +124,7 @@ impl Transform {
             services,
             projection: Mutex::default(),
             buffers: Mutex::default(),
+            pace: Pace::default(),
         }
     }
 
@@ -132,6 +178,9 @@ impl Transform {
     /// with [`Outcome::Failed`]. A key update is one change: removing the old id is the caller's business. Large
     /// selections and versions of the relation are split into several calls.
     ///
+    /// A plugin that waits for others (`http`, `query`) and does not answer in time is called with fewer changes, until
+    /// one alone takes too long.
+    ///
     /// May be cancelled: the instance that was running is thrown away.
     ///
     /// # Errors
@@ -172,6 +221,7 @@ impl Transform {
                     outcomes.documents.truncate(kept.1);
                     outcomes.bytes.truncate(kept.2);
                     // What waits for others may be done in time for fewer, but a change is never to blame for that.
+                    self.slow_down(&fault);
                     let blames = fault.class() == FailureClass::Poison;
                     if !(blames || fault.is_slow() && fault.may_be_one_change()) {
                         return Err(fault);
@@ -210,7 +260,18 @@ impl Transform {
     ) -> Result<(), PluginFault> {
         let mut buffers = self.take_buffers();
         while from < to {
-            from = self.call_once(batch, &selection[..to], from, &mut buffers, outcomes).await?;
+            let kept = (outcomes.outcomes.len(), outcomes.documents.len(), outcomes.bytes.len());
+            match self.call_once(batch, &selection[..to], from, &mut buffers, outcomes).await {
+                Ok(next) => from = next,
+                Err(fault) => {
+                    if !self.slow_down(&fault) {
+                        return Err(fault);
+                    }
+                    outcomes.outcomes.truncate(kept.0);
+                    outcomes.documents.truncate(kept.1);
+                    outcomes.bytes.truncate(kept.2);
+                }
+            }
             if from < to {
                 // A large batch never waits by itself, and whoever else is ready would wait for the whole of it.
                 tokio::task::yield_now().await;
@@ -218,6 +279,25 @@ impl Transform {
         }
         self.keep_buffers(buffers);
         Ok(())
+    }
+
+    /// Whether a call failed since its changes waited for others, one after the other, longer than a call may take: the next
+    /// one has fewer.
+    fn slow_down(&self, fault: &PluginFault) -> bool {
+        let changes = fault.positions().len();
+        if changes < 2 || !fault.is_slow() || !self.waits() {
+            return false;
+        }
+        let fewer = self.pace.too_slow(changes);
+        warn!(
+            plugin = %self.revision(),
+            entity = &*self.entity,
+            changes,
+            "the changes of one call did not have the answers of others within {:?} (`[plugins] call_deadline`): it goes on with \
+             {fewer} in a call. Let the plugin ask once for all changes of a batch (`prepare`), or raise the deadline",
+            self.plugin.settings().call_deadline,
+        );
+        true
     }
 
     /// One call of the guest, from a position on; gives the position after it.
@@ -241,10 +321,12 @@ impl Transform {
             return Ok(written.to);
         }
         let to = written.to;
-        let call = self.call_of(batch, &selection[from..to]);
+        let call = || self.call_of(batch, &selection[from..to]);
+        let began = Instant::now();
         let exchanged = self.exchange(&buffers.request, position_of(from), call).await;
         let (reply, writes) = exchanged.map_err(|kind| fault(to, kind))?;
         let settings = self.plugin.settings();
+        self.pace.answered(written.sent, began.elapsed(), settings.call_deadline);
         let limits = ReplyLimits { bytes: settings.max_output, documents: settings.max_documents };
         let mut answers = Answers::new(outcomes, limits, written.sent, written.host);
         read_reply(self.encoding(), reply, &mut answers)
@@ -284,11 +366,24 @@ impl Transform {
         Call { services: self.services.clone(), sees, ..Call::default() }
     }
 
-    /// One call, and what it wrote.
-    async fn exchange(&self, request: &[u8], lsn: Lsn, call: Call) -> Result<(Vec<u8>, Writes), FaultKind> {
-        let mut lease = self.plugin.pool().lease(&self.settings).await?;
+    /// One call, and what it wrote. One that finds the memory of all used up is made again when there is as much as it came
+    /// to: it held its own until then, and could not wait with it.
+    async fn exchange(
+        &self,
+        request: &[u8],
+        lsn: Lsn,
+        call: impl Fn() -> Call,
+    ) -> Result<(Vec<u8>, Writes), FaultKind> {
         let deadline = self.plugin.settings().call_deadline;
-        let reply = lease.guest.transform(&self.entity, lsn, call, request, deadline).await?;
+        let (mut need, mut left) = (0, ATTEMPTS);
+        let (mut lease, reply) = loop {
+            let mut lease = self.plugin.pool().lease(&self.settings, need).await?;
+            left -= 1;
+            match lease.guest.transform(&self.entity, lsn, call(), request, deadline).await {
+                Err(FaultKind::Memory(LimitError::Total { own, .. })) if left > 0 => need = own,
+                reply => break (lease, reply?),
+            }
+        };
         let writes = lease.guest.take_writes();
         lease.give_back();
         reply.map(|reply| (reply, writes)).map_err(FaultKind::Guest)
@@ -329,10 +424,10 @@ impl Transform {
         let mut request = Request::begin(self.encoding(), relation, &projection, batch.origin, request, id);
         let mut host = Vec::new();
         let mut at = from;
+        let most = settings.batch_changes.min(self.pace.most());
         while at < selection.len() && change_at(at).relation == index {
             let sent = request.count();
-            if sent as usize >= settings.batch_changes || (sent > 0 && request.len() >= settings.batch_bytes)
-            {
+            if sent as usize >= most || (sent > 0 && request.len() >= settings.batch_bytes) {
                 break;
             }
             let change = change_at(at);
@@ -357,5 +452,25 @@ impl Transform {
             Operation::Delete if !self.plugin.description().wants_deletes => Some(Outcome::Delete),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_has_fewer_changes_once_they_were_slow_and_more_while_they_are_quick() {
+        let (pace, deadline) = (Pace::default(), Duration::from_secs(8));
+        pace.answered(1000, Duration::ZERO, deadline);
+        assert_eq!(pace.most(), usize::MAX, "as many as there are");
+        assert_eq!((pace.too_slow(1000), pace.too_slow(500), pace.most()), (500, 250, 250));
+        assert_eq!((pace.too_slow(1000), pace.most()), (500, 250), "of another call, from before");
+        pace.answered(250, Duration::from_secs(2), deadline);
+        pace.answered(100, Duration::ZERO, deadline);
+        assert_eq!(pace.most(), 250, "not quick enough, and fewer than it may have");
+        pace.answered(250, Duration::from_secs(1), deadline);
+        assert_eq!(pace.most(), 500);
+        assert_eq!((pace.too_slow(2), pace.too_slow(1), pace.most()), (1, 1, 1));
     }
 }

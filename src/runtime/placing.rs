@@ -146,6 +146,15 @@ impl Pump {
         self.scribe.note(Note::Building { mapping: stored.name.clone(), building });
     }
 
+    /// A lane has begun a place, and delivers nothing more before that is recorded; or what became of it, where nobody
+    /// waits for it any more.
+    pub(super) fn begun(&mut self, id: LaneId, work: WorkId) {
+        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        self.barriers += 1;
+        lane.begun = Some((self.barriers, work));
+        self.scribe.note(Note::Barrier(self.barriers));
+    }
+
     /// Looks at what is due; it is handed out once everything that led to it is saved.
     pub(super) fn look_at_places(&mut self) {
         let Self { lanes, ledger, scribe, barriers, .. } = self;
@@ -172,6 +181,12 @@ impl Pump {
         let due = self.lanes.values().find_map(waits);
         for lane in self.lanes.values_mut() {
             lane.barrier.take_if(|(number, _)| *number == barrier);
+        }
+        for lane in self.lanes.values_mut() {
+            let begun = lane.begun.take_if(|(number, _)| *number == barrier);
+            if let (Some((_, work)), Some(handle)) = (begun, &lane.handle) {
+                handle.recorded(work);
+            }
         }
         if let Some((id, placing)) = due {
             self.hand_out(id, placing);

@@ -179,6 +179,7 @@ impl Pump {
             if !may_read || connection.replays() {
                 connection.reading_since = Instant::now();
             }
+            let free = self.backfills_free_in();
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return Ok(Stopped::Shutdown),
@@ -203,6 +204,10 @@ impl Pump {
                 _ = ticker.tick() => {
                     self.on_tick(connection)?;
                     self.observe(connection);
+                }
+                () = tokio::time::sleep(free.unwrap_or_default()), if free.is_some() => {
+                    let commands = self.machine.tick(now_micros());
+                    self.carry_out(commands);
                 }
                 () = std::future::ready(()), if may_read && connection.replays() => {
                     self.replay(connection).await?;
@@ -318,6 +323,7 @@ impl Pump {
                     self.carry_out(commands);
                 }
             }
+            LaneEvent::Begun { lane, work } => self.begun(lane, work),
             LaneEvent::Failing { lane, attempts, failure } => {
                 let Some(state) = self.lanes.get_mut(&lane) else { return };
                 if let Some(handle) = &mut state.handle {
@@ -425,6 +431,13 @@ impl Pump {
             self.scribe.note(Note::Heartbeat);
         }
         Ok(())
+    }
+
+    /// How long until a rate lets a backfill read on, where that is before the next tick.
+    fn backfills_free_in(&self) -> Option<Duration> {
+        let at = self.machine.next_free()?;
+        let left = Duration::from_micros(u64::try_from(at.saturating_sub(now_micros())).unwrap_or(0));
+        (left < TICK).then_some(left)
     }
 
     pub(super) fn ask_probe(&mut self) {

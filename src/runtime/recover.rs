@@ -14,11 +14,9 @@ use tracing::{error, info, warn};
 
 use crate::{
     backfill::RunSpec,
-    config::Config,
     model::{Documents, Failure, FailureClass, Origin},
     pipeline::LaneId,
     postgres::Client,
-    sink::SinkSettings,
     state::{Store, StoredMapping, StoredRun},
 };
 
@@ -77,7 +75,7 @@ pub(super) async fn take_up(
     let mut latest = 0;
     let mut shares = shared_destinations(planned.iter().map(|plan| {
         let mapping = &plan.mapping;
-        (mapping.name.as_str(), place(&context.config, &mapping.sink), mapping.destination.as_str())
+        (mapping.name.as_str(), context.config.writes_to(&mapping.sink), mapping.destination.as_str())
     }));
     let store = Store::new(context.config.source.slot.as_str());
     // One that fails is asked once, so that it holds up the others no longer than that.
@@ -137,17 +135,6 @@ pub(super) async fn take_up(
         }
     }
     Ok(latest)
-}
-
-/// What a sink writes to: two that name one file write to the same destinations.
-fn place(config: &Config, sink: &str) -> String {
-    match config.sinks.get(sink) {
-        Some(SinkSettings::Sqlite(settings)) => std::path::absolute(&settings.path)
-            .unwrap_or_else(|_| settings.path.clone())
-            .display()
-            .to_string(),
-        _ => sink.to_owned(),
-    }
 }
 
 /// What the sink has, and whether it has lost what it had.

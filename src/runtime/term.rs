@@ -282,6 +282,8 @@ pub(super) struct Lane {
     pub(super) placed: Option<Arc<str>>,
     /// What is due for them once everything that was noted before this barrier is saved.
     pub(super) barrier: Option<(u64, Placing)>,
+    /// The work that began a place, which is recorded once everything that was noted before this barrier is saved.
+    pub(super) begun: Option<(u64, WorkId)>,
     pub(super) documents: u64,
     /// How often in a row it has failed, and the last failure; none while it works.
     pub(super) failure: Option<(u32, Failure)>,
@@ -421,6 +423,7 @@ fn assemble(
             places,
             placed: None,
             barrier: None,
+            begun: None,
             documents: 0,
             failure: None,
         };

@@ -36,6 +36,12 @@ impl PluginSinkSettings {
     pub fn new(plugin: impl Into<String>, config: &BTreeMap<String, Value>) -> Self {
         Self { plugin: plugin.into(), config: SinkConfig::new(config) }
     }
+
+    /// Whether both may lead to one place: they are the same plugin, and differ in numbers and switches alone.
+    #[must_use]
+    pub fn may_be_one_with(&self, other: &Self) -> bool {
+        self.plugin == other.plugin && self.config.says_the_same_as(&other.config)
+    }
 }
 
 /// A sink plugin behind the trait.

@@ -50,7 +50,9 @@ fn a_guest_asks_for_what_its_source_uses() {
         let asked: Vec<_> = shape.capabilities.iter().map(|capability| capability.as_str()).collect();
         assert_eq!(asked, expected, "{place}");
         let is_sink = shape.kind == PluginKind::Sink;
-        assert_eq!((is_sink, shape.exports_optional("purge")), (place.contains("shelf"), is_sink), "{place}");
+        assert_eq!(is_sink, place.contains("shelf"), "{place}");
+        let optional = ["purge", "generations"].map(|interface| shape.exports_optional(interface));
+        assert_eq!(optional, [is_sink; 2], "{place}");
     }
 }
 
@@ -81,6 +83,16 @@ fn asked(server: &Receiver) -> Vec<(&'static str, String, Result<Value, &'static
         ),
         ("get", "no url".to_owned(), Err("http-request: ")),
         ("get", "http://no host/".to_owned(), Err("http-request: ")),
+        // What is no UTF-8 is a failure of its change, and ends no call.
+        ("bad", "key".to_owned(), Err("text: a key of the store ")),
+        ("bad", "sql".to_owned(), Err("text: the SQL of a question ")),
+        ("bad", "parameter".to_owned(), Err("text: ")),
+        ("bad", "label".to_owned(), Err("text: the value of a label ")),
+        ("bad", "url".to_owned(), Err("http-request: ")),
+        ("bad", "setting".to_owned(), answer("none")),
+        // Asked for once for all rows of a batch, before the first is answered.
+        ("prepared", "a".to_owned(), answer("asked for a")),
+        ("prepared", "Köln".to_owned(), answer("asked for Köln")),
         ("say", "nothing".to_owned(), answer("say nothing")),
     ]
 }

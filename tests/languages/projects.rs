@@ -1,4 +1,4 @@
-//! `plugin new`: a project in each language, for a table of every type, whose own test passes and which builds.
+//! `plugin new`: a project in each language, for a table of every type or a sink, whose own test passes and which builds.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,11 @@ use std::{
     process::Command,
 };
 
-use anabranch::author::{answers, cases};
+use anabranch::{
+    author::{answers, cases},
+    model::PluginKind,
+    plugin::{artifact::judge, grants::Capability},
+};
 use serde_json::Value;
 use testkit::{
     command::run,
@@ -60,9 +64,12 @@ fn test(language: Language, project: &Path) {
             fs::create_dir(project.join("node_modules")).unwrap();
             symlink("../anabranch-sdk", project.join("node_modules/anabranch-sdk")).unwrap();
             let tools = project.parent().unwrap().join("node_modules");
-            symlink(repository().join("plugins/node_modules"), tools).unwrap();
-            let mut npm = Command::new("npm");
-            npm.arg("test");
+            if !tools.exists() {
+                symlink(repository().join("plugins/node_modules"), tools).unwrap();
+            }
+            let mut npm = Command::new("sh");
+            // Types are checked where there are some.
+            npm.args(["-c", "npm run --if-present check && npm test"]);
             npm
         }
         Language::Go => {
@@ -124,6 +131,56 @@ async fn a_new_project_is_tested_and_built_in_every_language() {
     }
 }
 
+/// Two languages are one tool that takes a quarter of a minute: one of them is built, and of transforms the other (above).
+#[test]
+fn a_new_sink_is_tested_and_built_in_every_language() {
+    let folder = folder_of("new-sinks");
+    for (language, word, is_built) in [
+        (Language::Rust, "rust", true),
+        (Language::JavaScript, "js", false),
+        (Language::JavaScript, "ts", true),
+        (Language::Python, "python", true),
+        (Language::C, "c", true),
+        (Language::Go, "go", true),
+    ] {
+        if language != Language::Rust && language_tools(language).unwrap().is_none() {
+            continue;
+        }
+        let name = format!("items-{word}");
+        let shape = create(&folder, &[word, &name, "--sink"]);
+        assert_eq!((shape["kind"].as_str(), &shape["table"]), (Some("sink"), &Value::Null));
+        let project = folder.join(&name);
+        test(language, &project);
+        if !is_built {
+            continue;
+        }
+        let built = guests::build(BINARY, &Guest::new(&project)).unwrap_or_else(|error| panic!("{error:#}"));
+        let shape = judge(&fs::read(built).unwrap()).unwrap();
+        assert_eq!((shape.kind, shape.capabilities), (PluginKind::Sink, [Capability::Http].into()), "{word}");
+    }
+    // A transform's types are checked, too.
+    if language_tools(Language::JavaScript).unwrap().is_some() {
+        create(&folder, &["typescript", "typed"]);
+        test(Language::JavaScript, &folder.join("typed"));
+    }
+}
+
+#[test]
+fn a_sink_has_no_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(BINARY);
+    command.args(["plugin", "new", "go", "items", "--sink", "--table", "public.products"]);
+    let refused = command.current_dir(folder.path()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(said.contains("--sink and --table exclude each other"), "{said}");
+    assert!(!folder.path().join("items").exists());
+    let shape = create(folder.path(), &["c", "items", "--sink"]);
+    let next: Vec<_> = shape["next"].as_array().unwrap().iter().map(|line| line.as_str().unwrap()).collect();
+    assert_eq!((next.first(), next.last()), (Some(&"cd items"), Some(&"anabranch plugin build")));
+    assert!(!next.contains(&"anabranch plugin test"), "that is for transforms: {next:?}");
+}
+
 #[test]
 fn a_project_without_a_source_has_the_columns_of_the_sample() {
     let folder = tempfile::tempdir().unwrap();
@@ -179,6 +236,23 @@ fn tools_that_are_missing_are_named() {
 #[test]
 fn modules_that_become_no_plugin_are_named() {
     const SDK: &str = "import { query, sink, transform } from 'anabranch-sdk';\n";
+    const GO: &str = "package main\nimport anabranch \"anabranch-sdk\"\ntype partly struct{}\n\
+        func (p *partly) Deliver(d anabranch.Delivery) ([]error, error) { return d.Accepted(), nil }\n\
+        func (p *partly) Purge(destination string) error { return nil }\n\
+        func (p *partly) Begin(destination, place string) (bool, error) { return true, nil }\n\
+        func (p *partly) Switch(destination, place string) error { return nil }\n\
+        var sink = anabranch.Sink[struct{}, *partly]{}\n\
+        func init() { anabranch.ExportSwitchingSink(&sink) }\nfunc main() {}\n";
+    const C: &str = "#include \"anabranch_sink.h\"\n\
+        static bool deliver(ab_delivery *d, ab_failure *f) { (void)f; ab_accept_rest(d); return true; }\n\
+        static bool purge(ab_str d, ab_failure *f) { (void)d, (void)f; return true; }\n\
+        static bool begin(ab_str d, ab_str p, bool *s, ab_failure *f) { (void)d, (void)p, (void)s, (void)f; return true; }\n\
+        static bool switch_to(ab_str d, ab_str p, ab_failure *f) { (void)d, (void)p, (void)f; return true; }\n\
+        AB_SWITCHING_SINK(.deliver = deliver, .purge = purge, .begin = begin, .switch_to = switch_to);\n";
+    const C_UNEXPORTED: &str = "#include \"anabranch_sink.h\"\n\
+        static bool deliver(ab_delivery *d, ab_failure *f) { (void)f; ab_accept_rest(d); return true; }\n\
+        static bool abandon(ab_str d, ab_str p, ab_failure *f) { (void)d, (void)p, (void)f; return true; }\n\
+        AB_SINK(.deliver = deliver, .abandon = abandon);\n";
     let folder = folder_of("no-plugins");
     symlink(repository().join("plugins/node_modules"), folder.join("node_modules")).unwrap();
     for (language, word, source, words) in [
@@ -208,6 +282,22 @@ fn modules_that_become_no_plugin_are_named() {
             "src/index.js exports no `plugin`",
         ),
         (Language::JavaScript, "javascript", "export const plugin = ;", "esbuild could not build project"),
+        (
+            Language::JavaScript,
+            "javascript",
+            "export const plugin = sink(class { deliver() {} begin() {} abandon() {} });",
+            "`begin`, `switch` and `abandon`, all three of them: `switch` is missing",
+        ),
+        (
+            Language::Python,
+            "python",
+            "from anabranch_sdk import sink\nclass Partly:\n    def deliver(self, batch): ...\n    def switch(self, d, p): ...\n\
+             plugin = sink(Partly)\n",
+            "`begin`, `switch` and `abandon`, all three of them: `begin` and `abandon` are missing (project.py:5)",
+        ),
+        (Language::Go, "go", GO, "missing method Abandon"),
+        (Language::C, "c", C, "AB_SWITCHING_SINK without `.abandon`"),
+        (Language::C, "c", C_UNEXPORTED, "are exported by AB_SWITCHING_SINK alone"),
         (Language::Python, "python", "plugins = 1\n", "has no `plugin`, made by `transform(…)` or `sink(…)`"),
         (
             Language::Python,
@@ -226,12 +316,15 @@ fn modules_that_become_no_plugin_are_named() {
         let project = folder.join("project");
         let _ = fs::remove_dir_all(&project);
         create(&folder, &[word, "project"]);
-        if language == Language::JavaScript {
-            fs::create_dir(project.join("node_modules")).unwrap();
-            symlink("../anabranch-sdk", project.join("node_modules/anabranch-sdk")).unwrap();
-            fs::write(project.join("src/index.js"), format!("{SDK}{source}")).unwrap();
-        } else {
-            fs::write(project.join("project.py"), source).unwrap();
+        match language {
+            Language::JavaScript => {
+                fs::create_dir(project.join("node_modules")).unwrap();
+                symlink("../anabranch-sdk", project.join("node_modules/anabranch-sdk")).unwrap();
+                fs::write(project.join("src/index.js"), format!("{SDK}{source}")).unwrap();
+            }
+            Language::Python => fs::write(project.join("project.py"), source).unwrap(),
+            Language::Go => fs::write(project.join("main.go"), source).unwrap(),
+            _ => fs::write(project.join("src/plugin.c"), source).unwrap(),
         }
         let mut command = Command::new(BINARY);
         command.args(["plugin", "build", "project"]).current_dir(&folder);

@@ -253,7 +253,7 @@ async fn a_kill_at_any_step_ends_with_the_new_index_alone() {
 /// Readers see all of it also while a purge is due, which is done with the begin, and none is begun for what waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_purge_empties_nothing_that_readers_see_and_what_waits_begins_nothing() {
-    let mut world = World::built(60).await;
+    let world = World::built(60).await;
     world.server.seal(LIVE);
     world.asked(&["request", "search", "--purge"]);
     world.done(2).await;
@@ -278,7 +278,7 @@ async fn a_purge_empties_nothing_that_readers_see_and_what_waits_begins_nothing(
 /// Otherwise readers would stay with the generation before the one that is given up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebuild_for_which_another_is_given_up_cannot_be_withdrawn() {
-    let mut world = World::built(60).await;
+    let world = World::built(60).await;
     world.server.state().refuses = Some(("POST /_aliases".to_owned(), 503));
     world.asked(&["request", "search"]);
     world.stored("built = 2 and building is not null").await;
@@ -296,7 +296,7 @@ async fn a_rebuild_for_which_another_is_given_up_cannot_be_withdrawn() {
 /// longer than until another generation is asked for.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_over_holds_nothing_up() {
-    let mut world = World::built(300).await;
+    let world = World::built(300).await;
     world.server.state().refuses = Some(("PUT /shop-products.anabranch-2-".to_owned(), 403));
     world.asked(&["request", "search"]);
     world.fails_with("it is refused").await;
@@ -323,7 +323,7 @@ async fn what_is_over_holds_nothing_up() {
 /// What the state schema does not know yet is not done: a crash would find it where the sink is further.
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_are_switched_once_the_end_of_the_run_is_saved() {
-    let mut world = World::built(300).await;
+    let world = World::built(300).await;
     let (_, first) = world.server.indexes();
     world.asked(&["rate", "20"]);
     world.asked(&["request", "search"]);
@@ -460,6 +460,82 @@ async fn a_live_change_that_comes_before_the_first_reading_leaves_no_index_in_th
     let waited = world.scene.host.run(&["backfill", "wait", "more", "--timeout", "60s"]).unwrap();
     assert!(waited.status.success(), "{waited:?}\n{}", world.scene.host.log_tail());
     world.wait("all of them", |server| server.documents("shop-orders").len() > 9).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mapping_that_is_not_read_is_rebuilt_like_any_other() {
+    let more = "[[map]]\nname = \"notes\"\ntable = \"public.notes\"\ntransform = \"picky\"\nsink = \"search\"\n\
+                destination = \"notes\"\nauto_backfill = false\n";
+    let mut world = World::new(5, ("", more)).await;
+    world
+        .execute(
+            "create table public.notes (id bigint primary key, text text); \
+             insert into public.notes select n, 'good ' || n from generate_series(1, 30) as n",
+        )
+        .await;
+    world.scene.plugin("picky", &Guest::new("plugins/fixtures/picky"));
+    world.scene.host.start().unwrap();
+    world.done(1).await;
+    world.execute("insert into public.notes values (31, 'good 31')").await;
+    world.wait("a live row", |server| server.documents("shop-notes").len() == 1).await;
+    let of_notes = |server: &Server| {
+        let names = server.indexes().0.into_iter();
+        names.filter(|index| index.starts_with("shop-notes")).collect::<Vec<_>>()
+    };
+    assert_eq!(of_notes(&world.server), ["shop-notes.anabranch-0-00000000"], "no index of the alias' name");
+    world.scene.host.kill().unwrap();
+    world.execute("insert into public.notes values (32, 'good 32')").await;
+    world.scene.host.start().unwrap();
+    world.wait("another one", |server| server.documents("shop-notes").len() == 2).await;
+    world.asked(&["request", "notes"]);
+    let waited = world.scene.host.run(&["backfill", "wait", "notes", "--timeout", "60s"]).unwrap();
+    assert!(waited.status.success(), "{waited:?}\n{}", world.scene.host.log_tail());
+    assert_eq!(world.server.documents("shop-notes").len(), 32);
+    world.wait("the index that was made first to be gone", |server| of_notes(server).len() == 1).await;
+    assert!(
+        of_notes(&world.server)[0].starts_with("shop-notes.anabranch-2-"),
+        "{:?}",
+        world.server.indexes()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_generation_is_seen_as_it_grows_also_when_it_is_begun_again() {
+    let mut world = World::new(300, ("", "")).await;
+    // Nothing begins before its record can be held up.
+    world.server.state().first = vec![503; 1000];
+    world.scene.host.start().unwrap();
+    wait_until("the mapping's record", SOON, async || {
+        let query = "select count(*) from anabranch.mapping where status = 'failing'";
+        Ok(world.scene.client.query_one(query, &[]).await.is_ok_and(|row| row.get::<_, i64>(0) == 1))
+    })
+    .await
+    .unwrap();
+    world.asked(&["rate", "40"]);
+    let holder = world.scene.database.connect().await.unwrap();
+    holder.batch_execute("begin; select from anabranch.mapping for update").await.unwrap();
+    world.server.state().first.clear();
+    world.wait("the place", |server| !server.indexes().1.is_empty()).await;
+    world.execute(&insert_products(9_001, 9_020, 1)).await;
+    // It must not come; where it does, that is soon.
+    let comes = async || Ok(!world.server.documents(READ).is_empty());
+    let _ = wait_until("a live row", Duration::from_secs(1), comes).await;
+    world.scene.host.kill().unwrap();
+    let end = "select pg_terminate_backend(pid, 10000) from pg_stat_activity \
+               where wait_event_type = 'Lock' and datname = current_database()";
+    world.execute(end).await;
+    holder.batch_execute("rollback").await.unwrap();
+    assert!(world.server.documents(READ).is_empty(), "delivered to a place that is not recorded");
+
+    world.scene.host.start().unwrap();
+    let is_read = |id: &String| id.parse::<u64>().unwrap() <= 300;
+    world.wait("rows that are read", |server| server.documents(READ).keys().any(is_read)).await;
+    let built = "select built from anabranch.mapping";
+    let built: i64 = world.scene.client.query_one(built, &[]).await.unwrap().get(0);
+    assert_eq!(built, 0, "they were seen with the last one only");
+    world.asked(&["rate", "none"]);
+    world.done(1).await;
+    world.ends("begun twice").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -268,9 +268,17 @@ impl State {
             let (kind, target) = action.as_object().unwrap().iter().next().unwrap();
             let (name, id) = (target["_index"].as_str().unwrap(), target["_id"].as_str().unwrap());
             let source = (kind == "index").then(|| lines.next().unwrap());
-            let index = self.behind(name).first().cloned();
+            let behind = self.behind(name);
+            if behind.len() > 1 {
+                let reason = format!("no write index is defined for alias [{name}]");
+                let error = json!({"type": "illegal_argument_exception", "reason": reason});
+                items.push(json!({kind.as_str(): {"status": 400, "error": error}}));
+                continue;
+            }
+            let index = behind.first().cloned();
             let is_alias = index.as_ref().is_some_and(|index| index != name);
-            if require_alias && !is_alias {
+            let wants_alias = require_alias || target["require_alias"] == json!(true);
+            if kind == "index" && wants_alias && !is_alias {
                 let reason = format!("no such index [{name}] and [require_alias] request flag is [true]");
                 let error = json!({"type": "index_not_found_exception", "reason": reason});
                 items.push(json!({kind.as_str(): {"status": 404, "error": error}}));

@@ -16,7 +16,7 @@ use anabranch::{
 use serde_json::Value;
 
 use crate::{
-    guests::{at_work, capable, host, load, short},
+    guests::{at_work, capable, host, listen, load, short, told},
     receiver::{Receiver, Reply},
     rows::{all, batch, push, relation, text},
 };
@@ -479,4 +479,27 @@ async fn a_slow_service_is_no_changes_fault() {
     let fault = transform.call_isolating(&batch, &all(&batch)).await.unwrap_err();
     assert_eq!((fault.code(), fault.class()), ("plugin-deadline", FailureClass::Retry), "{fault}");
     assert_eq!(fault.positions(), 1..2, "fewer were tried");
+}
+
+#[tokio::test]
+async fn changes_that_wait_too_long_together_go_on_in_fewer() {
+    listen();
+    let server = Receiver::start(|_, _| Reply::Late(Duration::from_millis(50))).await;
+    let grants = Grants { http: Some(grant(&[&server.url("")])), ..Grants::default() };
+    let settings = HostSettings {
+        call_deadline: Duration::from_millis(300),
+        grants: BTreeMap::from([("capable".to_owned(), grants)]),
+        ..short()
+    };
+    let plugin = load(&host(settings), &capable(&["http"]));
+    let url = server.url("/");
+    let batch = asks(&[("get", url.as_str()); 12]);
+    let transform = at_work(&plugin, &[]);
+    let outcomes = transform.call(&batch, &all(&batch)).await.unwrap_or_else(|fault| panic!("{fault}"));
+    assert!(outcomes.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Emit { .. })), "{outcomes:?}");
+    assert_eq!((outcomes.outcomes.len(), outcomes.documents.len()), (12, 12), "each once");
+    let told = told();
+    for words in ["changes=12", "goes on with 6 in a call", "(`prepare`)", "`[plugins] call_deadline`"] {
+        assert!(told.contains(words), "{words}: {told}");
+    }
 }

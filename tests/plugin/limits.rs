@@ -118,21 +118,19 @@ async fn all_instances_together_have_a_limit() {
     let host = host(HostSettings { total_memory: 6 << 20, instances: 1, ..short() });
     let (greedy, other) = (load(&host, &hostile()), load(&host, &guest("product-search", &[])));
     let batch = notes(&[("1", "a")]);
-    let leaking = at_work(&greedy, &[("behave", "leak")]);
-    let mut calls = 0;
-    let fault = loop {
-        match leaking.call(&batch, &[0]).await {
-            Ok(_) => calls += 1,
-            Err(fault) => break fault,
-        }
-        assert!(calls < 1000, "{} bytes", host.memory());
-    };
-    assert!(calls > 10 && matches!(fault.kind(), FaultKind::Memory(_)), "{fault}");
+    // One call alone wants more than all may have.
+    let fault = at_work(&greedy, &[("behave", "allocate")]).call(&batch, &[0]).await.unwrap_err();
+    assert!(matches!(fault.kind(), FaultKind::Memory(_)), "{fault}");
     assert_eq!((fault.class(), fault.code()), (FailureClass::Retry, "plugin-total-memory"));
     let text = fault.to_string();
     assert!(text.contains("the limit is 6.0 MiB (`[plugins] total_memory`)"), "{text}");
-    // What it held is free again: tried again it works.
-    assert!(leaking.call(&batch, &[0]).await.is_ok());
+    assert_eq!(host.memory(), 0, "what it held is free again");
+    // What leaks from call to call does so in an instance, and each call may have one of its own.
+    let leaking = at_work(&greedy, &[("behave", "leak")]);
+    for call in 0..300 {
+        leaking.call(&batch, &[0]).await.unwrap_or_else(|fault| panic!("{call}: {fault}"));
+        assert!(host.memory() <= 6 << 20, "{}", host.memory());
+    }
 
     // What is idle goes when another plugin needs the memory.
     while host.memory() < 5 << 20 {
@@ -146,6 +144,39 @@ async fn all_instances_together_have_a_limit() {
     assert_eq!(greedy.instances().live, 0);
     assert!(host.memory() <= 6 << 20, "{}", host.memory());
     assert_eq!(batch.changes.len(), 1);
+}
+
+/// A call that finds the memory used up waits for that of another, and is no failure of anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_waits_for_the_memory_of_another() {
+    let batch = notes(&[("1", "a")]);
+    let one = {
+        let host = host(short());
+        let plugin = load(&host, &hostile());
+        at_work(&plugin, &[("behave", "skip")]).call(&batch, &[0]).await.unwrap();
+        host.memory()
+    };
+    let settings =
+        HostSettings { total_memory: one + one / 2, call_deadline: Duration::from_secs(60), ..short() };
+    let host = host(settings);
+    let (first, second) = (load(&host, &hostile()), load(&host, &hostile()));
+    let at_length = at_work(&first, &[("behave", "loop")]);
+    let busy = tokio::spawn({
+        let batch = batch.clone();
+        async move { at_length.call(&batch, &[0]).await }
+    });
+    while host.memory() < one {
+        tokio::task::yield_now().await;
+    }
+    let quick = at_work(&second, &[("behave", "skip")]);
+    let waiting = quick.call(&batch, &[0]);
+    tokio::pin!(waiting);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+    assert!(early.is_err(), "{early:?}: there is memory for one");
+    // Its instance goes with it.
+    busy.abort();
+    let outcomes = waiting.await.unwrap_or_else(|fault| panic!("{fault}"));
+    assert_eq!(outcomes.outcomes, [Outcome::Skip]);
 }
 
 #[tokio::test]

@@ -115,7 +115,7 @@ fn result(item: &Item<'_>) -> Delivered {
         )),
         404 => Err(Failure::fatal(
             "index-missing",
-            format!("{said}; create the index, or let the server create it (action.auto_create_index)"),
+            format!("{said}; does somebody else remove the index or its alias?"),
         )),
         _ => Err(Failure::poison(if kind.is_empty() { "refused" } else { kind }, said)),
     }

@@ -1,6 +1,6 @@
 //! Documents as requests of the bulk API: newline-delimited JSON, an action and its source on a line each.
 
-use std::ops::Range;
+use std::{collections::BTreeSet, ops::Range};
 
 use anabranch_sdk::{
     Failure,
@@ -28,15 +28,36 @@ pub struct Names<'a> {
     pub prefix: &'a str,
     /// The place that all of it is for; none: for what readers see.
     pub place: Option<&'a str>,
+    /// Destinations that are known to be indexes and no aliases.
+    pub plain: Option<&'a BTreeSet<String>>,
 }
 
 impl Names<'_> {
+    /// Whether a document is for an alias or for nothing: the server makes an index of its own accord where there is
+    /// none, and one of the alias' name would be in the way of every rebuild.
+    fn wants_alias(self, document: &Document<'_>) -> bool {
+        let is_plain = self.plain.is_some_and(|plain| plain.contains(document.destination));
+        document.body.is_some() && !is_plain
+    }
+
     fn of(self, destination: &str) -> Result<String, Failure> {
         match self.place {
             Some(place) => place_index(self.prefix, destination, place).map(|index| write_alias(&index)),
             None => index_name(self.prefix, destination),
         }
     }
+}
+
+/// The place of an index that no place was begun for: of no generation, since mappings of several may share it. The host's own
+/// digits are random.
+const UNBEGUN: &str = "0-00000000";
+
+/// The index that is made where documents come and no place was begun.
+///
+/// # Errors
+/// No index can have that name.
+pub fn unbegun_index(prefix: &str, destination: &str) -> Result<String, Failure> {
+    place_index(prefix, destination, UNBEGUN)
 }
 
 /// What stands between the name of a destination and that of a place in the name of an index.
@@ -119,14 +140,14 @@ fn push_string(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(serde_json::to_string(text).unwrap_or_default().as_bytes());
 }
 
-fn push(out: &mut Vec<u8>, index: &str, document: &Document<'_>) {
+fn push(out: &mut Vec<u8>, index: &str, wants_alias: bool, document: &Document<'_>) {
     let action: &[u8] =
         if document.body.is_some() { b"{\"index\":{\"_index\":" } else { b"{\"delete\":{\"_index\":" };
     out.extend_from_slice(action);
     push_string(out, index);
     out.extend_from_slice(b",\"_id\":");
     push_string(out, document.id);
-    out.extend_from_slice(b"}}\n");
+    out.extend_from_slice(if wants_alias { b",\"require_alias\":true}}\n" } else { b"}}\n" });
     if let Some(body) = document.body {
         // Line breaks stand between tokens only; inside of strings JSON has them escaped.
         out.extend(body.bytes().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { byte }));
@@ -156,7 +177,7 @@ pub fn requests(
             continue;
         }
         line.clear();
-        push(&mut line, &index, document);
+        push(&mut line, &index, names.wants_alias(document), document);
         match requests.last_mut() {
             Some(last) if last.body.len() + line.len() <= max_bytes => {
                 last.body.extend_from_slice(&line);
@@ -183,16 +204,19 @@ mod tests {
             document("products", "8 \"Uno\"\n", None),
         ];
         let mut results = vec![Ok(()), Ok(())];
-        let requests =
-            requests(&documents, 0..2, Names { prefix: "shop-", place: None }, 1 << 20, &mut results)
-                .unwrap();
-        assert_eq!(requests.len(), 1);
-        assert_eq!(requests[0].documents, [0, 1]);
+        let names = Names { prefix: "shop-", ..Names::default() };
+        let made = requests(&documents, 0..2, names, 1 << 20, &mut results).unwrap();
+        assert_eq!(made.len(), 1);
+        assert_eq!(made[0].documents, [0, 1]);
         assert_eq!(
-            String::from_utf8_lossy(&requests[0].body),
-            "{\"index\":{\"_index\":\"shop-products\",\"_id\":\"7\"}}\n{\"a\": 1.50,  \"b\": \"x\\ny\"}\n\
+            String::from_utf8_lossy(&made[0].body),
+            "{\"index\":{\"_index\":\"shop-products\",\"_id\":\"7\",\"require_alias\":true}}\n\
+             {\"a\": 1.50,  \"b\": \"x\\ny\"}\n\
              {\"delete\":{\"_index\":\"shop-products\",\"_id\":\"8 \\\"Uno\\\"\\n\"}}\n"
         );
+        let plain = BTreeSet::from(["products".to_owned()]);
+        let made = requests(&documents, 0..1, Names { plain: Some(&plain), ..names }, 1 << 20, &mut results);
+        assert!(!String::from_utf8_lossy(&made.unwrap()[0].body).contains("require_alias"));
     }
 
     #[test]
@@ -200,12 +224,12 @@ mod tests {
         let body = format!("{{\"x\":\"{}\"}}", "y".repeat(100));
         let documents: Vec<_> = (0..10).map(|_| document("d", "1", Some(&body))).collect();
         let mut results = vec![Ok(()); 10];
-        let few = requests(&documents, 2..10, Names::default(), 450, &mut results).unwrap();
+        let few = requests(&documents, 2..10, Names::default(), 500, &mut results).unwrap();
         assert_eq!(
             few.iter().map(|request| request.documents.clone()).collect::<Vec<_>>(),
             [vec![2, 3, 4], vec![5, 6, 7], vec![8, 9]]
         );
-        assert!(few.iter().all(|request| request.body.len() <= 450));
+        assert!(few.iter().all(|request| request.body.len() <= 500));
         let single = requests(&documents, 0..2, Names::default(), 10, &mut results).unwrap();
         assert_eq!(single.len(), 2, "larger than the bound, so alone");
     }

@@ -5,6 +5,8 @@ pub mod answer;
 pub mod bulk;
 pub mod places;
 
+use std::collections::BTreeSet;
+
 use anabranch_sdk::{
     Failure, FailureClass,
     http::{Request, Response},
@@ -66,7 +68,12 @@ impl Refresh {
 #[derive(Debug)]
 pub struct OpenSearch {
     settings: Settings,
+    /// Destinations that are indexes and no aliases.
+    plain: BTreeSet<String>,
 }
+
+/// So many destinations are kept in mind; an instance is replaced now and then anyway.
+const MOST_PLAIN: usize = 1000;
 
 impl Sink for OpenSearch {
     type Settings = Settings;
@@ -85,21 +92,33 @@ impl Sink for OpenSearch {
             return Err(Failure::fatal("settings", "`max_bytes` is 1024 or more"));
         }
         settings.url = url.to_owned();
-        Ok(Self { settings })
+        Ok(Self { settings, plain: BTreeSet::new() })
     }
 
     fn deliver(&mut self, batch: &Batch<'_>) -> Result<Vec<Delivered>, Failure> {
-        let Settings { max_bytes, .. } = &self.settings;
-        let names = bulk::Names { prefix: &self.settings.index_prefix, place: batch.place };
         let mut results =
             batch.each(|_| Err(Failure::retry("not-sent", "a document before it has to be delivered first")));
-        let mut requests =
-            bulk::requests(&batch.documents, 0..batch.documents.len(), names, *max_bytes, &mut results)?;
+        let max_bytes = self.settings.max_bytes;
+        let mut requests = self.requests(batch, 0..batch.documents.len(), max_bytes, &mut results)?;
+        let mut made = BTreeSet::new();
         // The next one last.
         requests.reverse();
         while let Some(request) = requests.pop() {
             match self.bulk(&request, batch.place)? {
                 Answer::Each(each) => {
+                    let missing = missing(batch, &request, &each, &made);
+                    if let (Some(&first), Some(&last), false) =
+                        (request.documents.first(), request.documents.last(), missing.is_empty())
+                    {
+                        for destination in missing {
+                            self.make(destination)?;
+                            made.insert(destination);
+                        }
+                        // All of it again, in its order.
+                        let again = self.requests(batch, first..last + 1, max_bytes, &mut results)?;
+                        requests.extend(again.into_iter().rev());
+                        continue;
+                    }
                     let waits = each.iter().any(|result| {
                         result.as_ref().is_err_and(|failure| failure.class != FailureClass::Poison)
                     });
@@ -122,8 +141,7 @@ impl Sink for OpenSearch {
                     several => {
                         let halves = bulk::halves(request.body.len());
                         let (first, last) = (several[0], several[several.len() - 1]);
-                        let smaller =
-                            bulk::requests(&batch.documents, first..last + 1, names, halves, &mut results)?;
+                        let smaller = self.requests(batch, first..last + 1, halves, &mut results)?;
                         requests.extend(smaller.into_iter().rev());
                     }
                 },
@@ -142,7 +160,48 @@ impl Sink for OpenSearch {
     }
 }
 
+/// The destinations of a request that no alias has the name of, and that were not looked at. Where a place is gone,
+/// nothing is made in its stead.
+fn missing<'a>(
+    batch: &Batch<'a>,
+    request: &bulk::Request,
+    each: &[Delivered],
+    made: &BTreeSet<&str>,
+) -> BTreeSet<&'a str> {
+    let is_missing =
+        |result: &Delivered| result.as_ref().is_err_and(|failure| failure.code == "index-missing");
+    let named = request.documents.iter().zip(each).filter(|(_, result)| is_missing(result));
+    named
+        .map(|(&at, _)| batch.documents[at].destination)
+        .filter(|destination| batch.place.is_none() && !made.contains(destination))
+        .collect()
+}
+
 impl OpenSearch {
+    fn requests(
+        &self,
+        batch: &Batch<'_>,
+        range: std::ops::Range<usize>,
+        max_bytes: usize,
+        results: &mut [Delivered],
+    ) -> Result<Vec<bulk::Request>, Failure> {
+        let names =
+            bulk::Names { prefix: &self.settings.index_prefix, place: batch.place, plain: Some(&self.plain) };
+        bulk::requests(&batch.documents, range, names, max_bytes, results)
+    }
+
+    /// Looks at what a destination is that is no alias. Where nothing is there, makes an index behind an alias, as if a
+    /// place had been begun: a later rebuild then has nothing in its way.
+    fn make(&mut self, destination: &str) -> Result<(), Failure> {
+        if self.is_plain(destination)? {
+            if self.plain.len() >= MOST_PLAIN {
+                self.plain.clear();
+            }
+            self.plain.insert(destination.to_owned());
+        }
+        Ok(())
+    }
+
     fn bulk(&self, request: &bulk::Request, place: Option<&str>) -> Result<Answer, Failure> {
         // The server makes an index where there is none: one that was removed under a rebuild would be back, half-filled.
         let alias = if place.is_some() { "&require_alias=true" } else { "" };
@@ -353,6 +412,48 @@ mod tests {
         answers(vec![Err(Error::Timeout("late".to_owned()))]);
         let failure = sink(URL).unwrap().deliver(&batch(&[("1", Some("{}"))])).unwrap_err();
         assert_eq!(failure.class, FailureClass::Retry);
+    }
+
+    #[test]
+    fn an_alias_is_looked_for_once_where_the_server_has_none() {
+        let told = |status: u16, text: &str| {
+            Ok(Response { status, headers: Vec::new(), body: text.as_bytes().to_vec() })
+        };
+        let documents = [("1", Some("{}")), ("2", Some("{}"))];
+        // Nothing is there: an index is made behind the alias, and everything is sent again.
+        let seen = answers(vec![items(&[404, 404]), status(404), told(200, "{}"), items(&[201, 201])]);
+        let results = sink(URL).unwrap().deliver(&batch(&documents)).unwrap();
+        assert_eq!(codes(&results), ["", ""]);
+        let made = &seen.borrow()[2];
+        assert!(made.method == "PUT" && made.url.ends_with("/products.anabranch-0-00000000"), "{made:?}");
+        let body: serde_json::Value = serde_json::from_slice(&made.body).unwrap();
+        let aliases: Vec<_> = body["aliases"].as_object().unwrap().keys().cloned().collect();
+        assert_eq!(aliases, ["products", "products.anabranch-0-00000000.write"]);
+        // An index of that name is written to as it is, from then on without being asked about.
+        let seen = answers(vec![items(&[404]), told(200, "{\"products\":{}}"), items(&[201]), items(&[200])]);
+        let mut sink_of_index = sink(URL).unwrap();
+        assert_eq!(codes(&sink_of_index.deliver(&batch(&documents[..1])).unwrap()), [""]);
+        assert_eq!(codes(&sink_of_index.deliver(&batch(&documents[..1])).unwrap()), [""]);
+        let bodies: Vec<_> = seen.borrow().iter().map(|sent| sent.body.clone()).collect();
+        let required: Vec<_> =
+            bodies.iter().map(|body| String::from_utf8_lossy(body).contains("require_alias")).collect();
+        assert_eq!(required, [true, false, false, false]);
+        // Another instance was first.
+        answers(vec![
+            items(&[404]),
+            status(404),
+            status(400),
+            told(200, "{\"products.anabranch-0-00000000\":{}}"),
+            items(&[201]),
+        ]);
+        assert_eq!(codes(&sink(URL).unwrap().deliver(&batch(&documents[..1])).unwrap()), [""]);
+        // It is gone again at once: once is enough.
+        answers(vec![items(&[404]), status(404), told(200, "{}"), items(&[404])]);
+        assert_eq!(codes(&sink(URL).unwrap().deliver(&batch(&documents[..1])).unwrap()), ["index-missing"]);
+        // What is for a place makes nothing.
+        answers(vec![items(&[404])]);
+        let placed = Batch { place: Some("3-5f2c81d0"), ..batch(&documents[..1]) };
+        assert_eq!(codes(&sink(URL).unwrap().deliver(&placed).unwrap()), ["place-gone"]);
     }
 
     #[test]

@@ -118,6 +118,38 @@ impl OpenSearch {
         })
     }
 
+    /// Whether a destination is an index that has its name. Where nothing is there, an index and its alias are made, in one
+    /// request, by a name that another instance would give them too.
+    pub(crate) fn is_plain(&self, destination: &str) -> Result<bool, Failure> {
+        let prefix = &self.settings.index_prefix;
+        let name = bulk::index_name(prefix, destination)?;
+        let index = bulk::unbegun_index(prefix, destination)?;
+        let mut seen = self.seen(&name)?;
+        if seen == Seen::Nothing {
+            let body = json!({"aliases": {&name: {}, write_alias(&index): {}}}).to_string();
+            match self.ask("PUT", &format!("/{}", path_segment(&index)), &body) {
+                Ok(_) => return Ok(false),
+                Err(failure) => seen = self.seen_instead(&name, &index, failure)?,
+            }
+        }
+        Ok(seen == Seen::Index)
+    }
+
+    /// What is there, since it could not be made.
+    fn seen_instead(&self, name: &str, index: &str, failure: Failure) -> Result<Seen, Failure> {
+        match self.seen(name)? {
+            Seen::Nothing if self.indexes(index)?.is_empty() => Err(failure),
+            Seen::Nothing => {
+                let message = format!(
+                    "the alias `{name}` is not there, and the index {index}, to which it led, is: give it the alias \
+                     again, or remove it and request a backfill"
+                );
+                Err(Failure::fatal("alias-missing", message))
+            }
+            seen => Ok(seen),
+        }
+    }
+
     /// Whether searches find nothing under a name, as where a first generation was begun and nothing came of it.
     fn is_empty(&self, name: &str) -> Result<bool, Failure> {
         let path = path_segment(name);
@@ -378,6 +410,27 @@ mod tests {
         server.borrow_mut().indexes.insert("d".to_owned(), BTreeSet::new());
         assert_eq!(sink.switch("d", NEW).unwrap_err().code, "index-in-the-way");
         assert!(server.borrow().indexes.contains_key("d"));
+    }
+
+    #[test]
+    fn what_came_before_any_place_is_behind_the_alias_already() {
+        let server = serve(Server { count: Some(1), ..Server::default() });
+        let mut sink = sink("");
+        assert!(!sink.is_plain("d").unwrap());
+        let own = "d.anabranch-0-00000000".to_owned();
+        assert_eq!(indexes(&server), [(own.clone(), true)]);
+        assert!(!sink.is_plain("d").unwrap(), "again, as after a kill");
+        assert!(sink.begin("d", NEW).unwrap());
+        sink.switch("d", NEW).unwrap();
+        assert_eq!(indexes(&server), [("d.anabranch-2-0000000a".to_owned(), true)]);
+        // Its alias was taken away.
+        server.borrow_mut().indexes.clear();
+        server.borrow_mut().indexes.insert(own, BTreeSet::new());
+        let failure = sink.is_plain("d").unwrap_err();
+        assert_eq!((failure.class, failure.code.as_str()), (FailureClass::Fatal, "alias-missing"));
+        // Somebody made an index of that name.
+        server.borrow_mut().indexes.insert("d".to_owned(), BTreeSet::new());
+        assert!(sink.is_plain("d").unwrap());
     }
 
     #[test]

@@ -12,7 +12,7 @@ def product(price: str, active: bool) -> Product:
 
 
 class Products(unittest.TestCase):
-    def test_an_active_product_is_found(self):
+    def test_an_active_product_is_found(self) -> None:
         (outcome,) = Table(plugin).insert("1", product("19.90", True)).run()
         self.assertEqual(
             outcome.text,
@@ -20,15 +20,15 @@ class Products(unittest.TestCase):
             '"attributes":{"watts": 2200.50}}',
         )
 
-    def test_a_price_that_is_no_number_is_null(self):
+    def test_a_price_that_is_no_number_is_null(self) -> None:
         (outcome,) = Table(plugin).insert("1", product("NaN", True)).run()
         self.assertIsNone(outcome.document["price"])
 
-    def test_an_inactive_product_has_no_document(self):
+    def test_an_inactive_product_has_no_document(self) -> None:
         outcomes = Table(plugin).update("1", product("19.90", False)).insert("2", product("1", True)).run()
         self.assertEqual([outcome.kind for outcome in outcomes], ["delete", "emit"])
 
-    def test_it_says_which_columns_it_reads(self):
+    def test_it_says_which_columns_it_reads(self) -> None:
         columns = ["name", "description", "price", "active", "tags", "attributes"]
         self.assertEqual(describe(plugin)["columns"], columns)
 

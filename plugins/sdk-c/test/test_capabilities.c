@@ -115,6 +115,9 @@ static ab_outcome send_request(ab_change *change)
 	return AB_EMIT;
 }
 
+static ab_str names[2];
+static size_t names_count;
+
 static ab_outcome transform(ab_change *change)
 {
 	ab_str what = ab_text(change, WHAT);
@@ -128,13 +131,44 @@ static ab_outcome transform(ab_change *change)
 		return keep(change);
 	if (ab_str_is(what, "send"))
 		return send_request(change);
+	if (ab_str_is(what, "prepared")) {
+		/* Memory of a change's own goes with it; what was prepared stays. */
+		memset(ab_alloc(100000), 'x', 100000);
+		return told(change, names[change->sequence]);
+	}
 	ab_count("rows", AB_LABELS({AB_STR("kind"), what}), 2, NULL);
 	ab_count("rows", AB_LABELS({AB_STR("kind"), what}), 3, NULL);
 	ab_gauge("depth", AB_NO_LABELS, 1.5, NULL);
 	return told(change, AB_STR("counted"));
 }
 
-AB_PLUGIN(.columns = AB_LIST("what", "argument"), .transform = transform);
+/* One question for all rows that ask for it. */
+static bool prepare(ab_changes *changes, ab_failure *failure)
+{
+	ab_str asked[2];
+	ab_change *change;
+	names_count = 0;
+	while ((change = ab_next_change(changes)) != NULL) {
+		/* Of another type, which is no failure yet. */
+		ab_integer(change, WHAT);
+		if (ab_str_is(ab_text(change, WHAT), "silent"))
+			return false;
+		if (ab_str_is(ab_text(change, WHAT), "prepared") && names_count < 2)
+			asked[names_count++] = ab_text(change, ARGUMENT);
+	}
+	if (names_count == 0)
+		return true;
+	const ab_statement statement = {.sql = AB_STR("select name"), .parameters = asked, .width = 1, .sets = names_count};
+	ab_answers answers;
+	ab_rows rows;
+	if (!ab_query(&statement, 1, &answers, failure))
+		return false;
+	for (size_t at = 0; ab_next_set(&answers, &rows); at++)
+		names[at] = ab_next_row(&rows) ? ab_row_value(&rows, 1)->text : AB_STR("nobody");
+	return true;
+}
+
+AB_PLUGIN(.columns = AB_LIST("what", "argument"), .transform = transform, .prepare = prepare);
 
 static void insert(ab_test *t, const char *what, const char *argument)
 {
@@ -319,6 +353,100 @@ static void the_hosts_words_begin_with_what_they_are(ab_test *t)
 	}
 }
 
+static void a_batch_is_prepared_once_before_its_first_change(ab_test *t)
+{
+	ab_test_query(t, source);
+	insert(t, "prepared", "9");
+	insert(t, "prepared", "7");
+	AB_EXPECT_DOCUMENT(t, 0, "\"nobody\"");
+	AB_EXPECT_DOCUMENT(t, 1, "\"Köln\"");
+	AB_EXPECT(t, names_count == 2);
+}
+
+static void what_cannot_be_prepared_fails_the_batch(ab_test *t)
+{
+	/* Nobody answers, and nobody says why. */
+	static const char *const whats[][2] = {{"prepared", "query-denied"}, {"silent", "exception"}};
+	(void)t;
+	for (size_t at = 0; at < 2; at++) {
+		ab_buffer out = {0};
+		ab_str reply = {0};
+		ab_failure failure = {0};
+		ab_write_map(&out, 3);
+		ab_write_text(&out, AB_STR("v"));
+		ab_write_integer(&out, 1);
+		ab_write_text(&out, AB_STR("relation"));
+		ab_write_map(&out, 1);
+		ab_write_text(&out, AB_STR("columns"));
+		ab_write_array(&out, 2);
+		ab_write_text(&out, AB_STR("what"));
+		ab_write_text(&out, AB_STR("argument"));
+		ab_write_text(&out, AB_STR("changes"));
+		ab_write_array(&out, 1);
+		ab_write_array(&out, 9);
+		ab_write_text(&out, AB_STR("insert"));
+		ab_write_text(&out, AB_STR("1"));
+		ab_write_array(&out, 2);
+		ab_write_text(&out, ab_str_of(whats[at][0]));
+		ab_write_text(&out, AB_STR("7"));
+		ab_write_text(&out, (ab_str){0});
+		ab_write_integer(&out, 1);
+		ab_write_integer(&out, 1);
+		ab_write_integer(&out, 0);
+		ab_write_text(&out, (ab_str){0});
+		ab_write_map(&out, 0);
+		AB_EXPECT(t, !ab_run(&ab_the_plugin, out.data, out.size, &reply, &failure));
+		AB_EXPECT_TEXT(t, failure.code, whats[at][1]);
+		free(out.data);
+	}
+}
+
+/* What a host gave such a text would end the call. */
+static void what_is_no_utf8_does_not_leave(ab_test *t)
+{
+	ab_str bad = AB_STR("K\xc3");
+	ab_failure failure = {0};
+	ab_rows rows;
+	ab_str value;
+	const ab_str *keys;
+	size_t count;
+	ab_response response;
+	ab_test_query(t, source);
+	ab_test_http(t, server);
+#define REFUSED(call, with, words)                                                                   \
+	do {                                                                                             \
+		AB_EXPECT(t, !(call));                                                                   \
+		AB_EXPECT_TEXT(t, failure.code, with);                                                    \
+		AB_EXPECT(t, failure.failure_class == AB_POISON);                                         \
+		AB_EXPECT(t, failure.message.size > strlen(words) &&                                      \
+				     memcmp(failure.message.data, words, strlen(words)) == 0);            \
+		failure = (ab_failure){0};                                                               \
+	} while (0)
+	REFUSED(ab_select("select '\xff'", AB_NO_PARAMETERS, &rows, &failure), "text", "the SQL of a question is no UTF-8");
+	REFUSED(ab_select("select $1", AB_PARAMETERS(bad), &rows, &failure), "text", "a parameter of a question");
+	REFUSED(ab_state_get(bad, &value, &failure), "text", "a key of the store");
+	REFUSED(ab_state_set(bad, bad, &failure), "text", "a key of the store");
+	REFUSED(ab_state_delete(bad, &failure), "text", "a key of the store");
+	REFUSED(ab_state_keys(bad, NULL, 1, &keys, &count, &failure), "text", "a key of the store");
+	REFUSED(ab_state_keys(AB_STR(""), &bad, 1, &keys, &count, &failure), "text", "a key of the store");
+	REFUSED(ab_count("K\xc3", AB_NO_LABELS, 1, &failure), "text", "the name of a number");
+	REFUSED(ab_gauge("depth", AB_LABELS({bad, value}), 1, &failure), "text", "the name of a label");
+	REFUSED(ab_count("rows", AB_LABELS({AB_STR("kind"), bad}), 1, &failure), "text", "the value of a label");
+	const ab_request requests[] = {
+		{.url = AB_STR("http://K\xc3/")},
+		{.url = AB_STR("http://x/K\xc3")},
+		{.url = AB_STR("http://x/"), .method = "K\xc3"},
+		{.url = AB_STR("http://x/"), AB_HEADERS({bad, AB_STR("y")})},
+	};
+	static const char *const words[] = {"no request can go to http://K\xef\xbf\xbd:", "no request can go to http://x:",
+					    "the method is", "a header cannot"};
+	for (size_t at = 0; at < 4; at++)
+		REFUSED(ab_http(&requests[at], &response, &failure), "http-request", words[at]);
+	/* Values of the store are bytes, and who does not want to know why is not told. */
+	AB_EXPECT(t, ab_state_set(AB_STR("bytes"), bad, NULL) && !ab_state_set(bad, bad, NULL));
+	AB_EXPECT(t, ab_test_state(t, "bytes").size == 2 && !ab_config("K\xc3", &value));
+}
+
 static void parts_of_urls_are_escaped(ab_test *t)
 {
 	AB_EXPECT_TEXT(t, ab_escaped(AB_STR("aZ09-._~")), "aZ09-._~");
@@ -328,4 +456,5 @@ static void parts_of_urls_are_escaped(ab_test *t)
 
 AB_TESTS(answers_come_set_by_set, the_store_keeps_what_it_is_given, numbers_add_up, requests_are_answered_by_the_test,
 	 what_a_test_does_not_answer_is_refused, damaged_answers_are_refused, values_of_rows_have_types,
-	 what_can_be_no_request_is_poison, the_hosts_words_begin_with_what_they_are, parts_of_urls_are_escaped)
+	 a_batch_is_prepared_once_before_its_first_change, what_cannot_be_prepared_fails_the_batch,
+	 what_can_be_no_request_is_poison, what_is_no_utf8_does_not_leave, the_hosts_words_begin_with_what_they_are, parts_of_urls_are_escaped)

@@ -1,6 +1,6 @@
 /** A whole batch: from the host's text to the reply's (`wit/v1/payload-json.md`). */
 import { Failure, failureOf, told } from "./failure.js";
-import { lostDigits, readExactly, stringify } from "./json.js";
+import { isPlain, lostDigits, readExactly, stringify } from "./json.js";
 import { Document, skip } from "./plugin.js";
 import { malformed, readerOf } from "./rows.js";
 
@@ -8,7 +8,25 @@ import { malformed, readerOf } from "./rows.js";
  * Runs a plugin over a request and gives the reply. Throws a Failure where the whole batch cannot be answered.
  */
 export function run(plugin, text) {
-  return reply(outcomes(plugin, text));
+  const changes = changesOf(plugin, text);
+  // What runs for each row is written plainly, as in `json.js`.
+  let out = "[";
+  for (let at = 0; at < changes.length; at++) {
+    if (at > 0) out += ",";
+    out += line(plugin, changes[at]);
+  }
+  return out + "]";
+}
+
+/** The outcome of one change as it is written; one document, as most are, without an object between. */
+function line(plugin, change) {
+  try {
+    const answered = asked(plugin, change);
+    if (isPlain(answered) && answered.then === undefined) return '{"emit":[{"document":' + stringify(answered) + "}]}";
+    return written(outcome(answered));
+  } catch (thrown) {
+    return written(failed(thrown));
+  }
 }
 
 /** The text of a reply. */
@@ -18,9 +36,29 @@ export function reply(outcomes) {
 
 /** The outcomes before they are written: one for each change, in order. */
 export function outcomes(plugin, text) {
+  return changesOf(plugin, text).map((change) => answer(plugin, change));
+}
+
+/** The changes of a batch, which the plugin has prepared itself for. */
+function changesOf(plugin, text) {
   const { relation, origin, changes } = read(plugin, text);
   const rows = readerOf(relation.columns, plugin.raw);
-  return changes.map((elements) => answer(plugin, rows, origin, elements));
+  for (let at = 0; at < changes.length; at++) changes[at] = changeOf(rows, origin, changes[at]);
+  if (plugin.prepare !== undefined) prepare(plugin, changes.filter(({ row }) => row !== null));
+  return changes;
+}
+
+/** What it throws is a failure of the whole batch. */
+function prepare(plugin, changes) {
+  try {
+    const returned = plugin.prepare(changes);
+    if (returned instanceof Failure) throw returned;
+    if (typeof returned?.then === "function") {
+      throw Failure.fatal("async", "`prepare` returned a promise; it has to be done at once");
+    }
+  } catch (thrown) {
+    throw failureOf(thrown);
+  }
 }
 
 function read(plugin, text) {
@@ -60,35 +98,50 @@ function columnsThatLostDigits({ relation: { columns, types }, changes }, raw) {
   if (suspects.length === 0) return found;
   for (let row = 0; row < changes.length; row++) {
     const change = changes[row];
-    for (let at = 0; at < suspects.length; at++) {
-      const position = suspects[at];
-      if (lostDigits(change[2]?.[position]) || lostDigits(change[3]?.[position])) found.add(position);
-    }
+    if (change[2]) findLost(change[2], suspects, found);
+    if (change[3]) findLost(change[3], suspects, found);
   }
   return found;
 }
 
-/** The outcome of one change. */
-function answer(plugin, rows, origin, elements) {
+function findLost(values, suspects, found) {
+  for (let at = 0; at < suspects.length; at++) {
+    if (lostDigits(values[suspects[at]])) found.add(suspects[at]);
+  }
+}
+
+/** A change as a transform gets it; without a row where none was sent. */
+function changeOf(rows, origin, elements) {
   const absent = elements[7];
   const old = elements[3] ? rows.row(elements[3], absent ? absent[1] : null) : null;
   const row = elements[2] ? rows.row(elements[2], absent ? absent[0] : null) : old;
+  return {
+    operation: elements[0],
+    origin,
+    id: elements[1],
+    row,
+    old,
+    lsn: elements[4],
+    commitTimeUs: elements[5],
+    sequence: elements[6],
+  };
+}
+
+function asked(plugin, change) {
+  if (change.row === null) throw Failure.poison("no-row", "the change has neither a new nor an old row");
+  return plugin.transform(change);
+}
+
+/** The outcome of one change. */
+function answer(plugin, change) {
   try {
-    if (row === null) throw Failure.poison("no-row", "the change has neither a new nor an old row");
-    return outcome(plugin.transform({
-      operation: elements[0],
-      origin,
-      id: elements[1],
-      row,
-      old,
-      lsn: elements[4],
-      commitTimeUs: elements[5],
-      sequence: elements[6],
-    }));
+    return outcome(asked(plugin, change));
   } catch (thrown) {
-    return { kind: "failed", failure: failureOf(thrown) };
+    return failed(thrown);
   }
 }
+
+const failed = (thrown) => ({ kind: "failed", failure: failureOf(thrown) });
 
 const DELETE = { kind: "delete" };
 const SKIP = { kind: "skip" };
@@ -99,6 +152,7 @@ function outcome(answered) {
   if (answered === undefined) {
     throw Failure.poison("no-answer", "the transform returned nothing; null says that the row has no document");
   }
+  if (answered instanceof Failure) throw answered;
   if (typeof answered.then === "function") {
     throw Failure.fatal("async", "the transform returned a promise; it has to answer at once");
   }

@@ -48,12 +48,35 @@ export function told(failure) {
   return { class: failure.class, code: sendable(failure.code), message: sendable(failure.message) };
 }
 
-/** What was thrown while one change was answered, as its failure: what is no Failure is poison. */
-export function failureOf(thrown, who = "the transform") {
+/** Whether a text has half a character in it: with the flag, a pair is one character. */
+export const hasHalf = (text) => /[\ud800-\udfff]/u.test(text);
+
+/** A text as the host takes it. Replaced halves would make two keys one. */
+export function whole(which, text) {
+  const said = String(text);
+  if (hasHalf(said)) {
+    throw Failure.poison("text", `${which} has half a character, which UTF-8 does not have: the host takes none`);
+  }
+  return said;
+}
+
+function exception(thrown, who, failureClass) {
   if (thrown instanceof Failure) return thrown;
   const said = thrown instanceof Error ? `${thrown.name}: ${thrown.message}` : String(thrown);
-  return Failure.poison("exception", `${who} threw ${said}`);
+  return new Failure(failureClass, "exception", `${who} threw ${said}`);
 }
+
+/**
+ * What was thrown while one change was answered, as its failure: what is no Failure is poison. The same row would come to the
+ * same.
+ */
+export const failureOf = (thrown) => exception(thrown, "the transform", "poison");
+
+/**
+ * What a sink threw: what is no Failure is retry. It may be a connection that broke, and no document is to be given up for
+ * that.
+ */
+export const sinkFailure = (thrown, failureClass = "retry") => exception(thrown, "the sink", failureClass);
 
 /** What a function of the host threw, as the Failure that it means; anything else as it is. */
 export function hostFailure(thrown) {

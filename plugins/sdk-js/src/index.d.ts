@@ -1,7 +1,11 @@
 /** What can be done about a failure. */
 export type FailureClass = "retry" | "poison" | "fatal";
 
-/** Why a change or document could not be processed. Throw it; anything else that is thrown is poison with code `exception`. */
+/**
+ * Why a change or document could not be processed. Throw it. Anything else that is thrown has the code `exception`: of a
+ * transform it is poison of its change; of a sink it is retry, since no document is at fault for it, and fatal while it is
+ * opened.
+ */
 export class Failure extends Error {
   constructor(failureClass: FailureClass, code: string, message: string, options?: { afterMs?: number });
   /** What can be done about it. */
@@ -124,6 +128,11 @@ export interface Options<Row, Body> {
   namesIds?: boolean;
   /** Other tables whose rows its documents depend on. */
   dependsOn?: string[];
+  /**
+   * Is shown the changes of a batch before the first of them is answered: to ask the source or a service once for all of
+   * them, and keep the answers in a variable of the module. What it throws is a failure of the whole batch. Not async.
+   */
+  prepare?(changes: readonly Change<Row>[]): void;
   /** Answers one change. Not async. */
   transform(change: Change<Row>): Answer<Body>;
 }
@@ -230,6 +239,11 @@ export interface Batch {
   origin: "stream" | "backfill";
   /** Counts the rebuilds of the mapping. */
   generation: number;
+  /**
+   * The place that all of it is for, where a sink with `Generations` builds their destination, which is one then. Null: they are for
+   * what readers see.
+   */
+  place: string | null;
   documents: SinkDocument[];
   /** Every document was accepted. */
   accepted(): Delivered[];
@@ -248,6 +262,28 @@ export interface Sink {
   purge?(destination: string): void;
 }
 
+/**
+ * What a sink has, too, that can build a destination beside what its readers see, and show it to them at once: all three methods.
+ * The host begins a place for each rebuild, fills it (`batch.place` says what is for it), and switches once it is whole. Each may
+ * be called again with the same words, on another instance, too, and comes to the same.
+ */
+export interface Generations {
+  /**
+   * Makes an empty place for a destination; one of that name that is there is emptied. Returns whether readers see anything under the
+   * destination now: where not, the host switches at once.
+   */
+  begin(destination: string, place: string): boolean;
+  /**
+   * Shows the place to the readers of the destination, in one step. All other places of it are removed. Throws a fatal Failure where
+   * the place is not there any more.
+   */
+  switch(destination: string, place: string): void;
+  /** Removes a place that is of no use any more. One that readers see stays, and one that is not there is removed already. */
+  abandon(destination: string, place: string): void;
+}
+
+type NoGenerations = { [name in keyof Generations]?: never };
+
 type SettingType = "string" | "number" | "boolean" | "array" | "object";
 
 export interface SinkOptions {
@@ -264,5 +300,11 @@ export interface SinkPlugin extends Readonly<SinkOptions> {
   readonly kind: "sink";
 }
 
-/** Defines a sink: a class that is made with its settings. */
-export function sink<Settings = Record<string, any>>(type: new (settings: Settings) => Sink, options?: SinkOptions): SinkPlugin;
+/**
+ * Defines a sink: a class that is made with its settings. Throws a TypeError where it has some methods of `Generations`, and not all
+ * of them.
+ */
+export function sink<Settings = Record<string, any>>(
+  type: new (settings: Settings) => Sink & (Generations | NoGenerations),
+  options?: SinkOptions,
+): SinkPlugin;

@@ -88,7 +88,8 @@ export function stringify(value) {
   return out;
 }
 
-function isPlain(value) {
+/** Whether a value is an object that writes itself in no way of its own: what most transforms answer. */
+export function isPlain(value) {
   return value !== null && value !== undefined && value.constructor === Object && value.toJSON === undefined;
 }
 
@@ -258,7 +259,7 @@ export function readExactly(text, positions) {
 /** Whether integers of a value (a column, or an array of such) lost digits when they were parsed. */
 export function lostDigits(value) {
   if (typeof value === "number") return Number.isInteger(value) && !Number.isSafeInteger(value);
-  if (!Array.isArray(value)) return false;
+  if (typeof value !== "object" || !Array.isArray(value)) return false;
   for (let at = 0; at < value.length; at++) {
     const item = value[at];
     // The items of an array are of one type: a text says that no other is a number.

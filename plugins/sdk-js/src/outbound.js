@@ -1,10 +1,11 @@
 /** Where a request goes, and why there is no answer: what does not need the host. */
-import { Failure } from "./failure.js";
+import { Failure, hasHalf } from "./failure.js";
 
 /** The parts of a URL that a request can go to. */
 export function target(url) {
   const parts = /^(https?):\/\/([^/?#]+)([^#]*)/i.exec(url);
-  if (parts === null) throw wrongUrl(url);
+  // Half a character would be another one at the other side.
+  if (parts === null || hasHalf(url)) throw wrongUrl(url);
   const [, scheme, authority, rest] = parts;
   return { scheme: scheme.toUpperCase(), authority, path: rest.startsWith("/") ? rest : `/${rest}` };
 }

@@ -1,7 +1,8 @@
 /** Plugins: how one is defined, what it says of itself, what it may answer. */
 
 const OPTIONS = [
-  "name", "version", "tables", "columns", "raw", "destination", "wantsDeletes", "namesIds", "dependsOn", "transform",
+  "name", "version", "tables", "columns", "raw", "destination", "wantsDeletes", "namesIds", "dependsOn", "prepare",
+  "transform",
 ];
 const SDK = "anabranch-sdk-js 0.1.0";
 
@@ -72,6 +73,7 @@ export function transform(options) {
     wantsDeletes: typed(options, "wantsDeletes", "boolean") ?? false,
     namesIds: typed(options, "namesIds", "boolean") ?? false,
     dependsOn: texts(options, "dependsOn") ?? [],
+    prepare: typed(options, "prepare", "function"),
     transform: options.transform,
   });
 }

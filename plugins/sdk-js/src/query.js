@@ -1,7 +1,7 @@
 /** Questions to the source, to enrich documents (`[plugins.<name>.grants] query = true`). */
 import { query as ask } from "#query";
 
-import { Failure, hostFailure } from "./failure.js";
+import { Failure, hostFailure, whole } from "./failure.js";
 import { lostDigits, parseExactly } from "./json.js";
 
 const decoder = new TextDecoder();
@@ -9,7 +9,7 @@ const decoder = new TextDecoder();
 /** As Postgres reads it; undefined is NULL at the border. */
 function text(value) {
   if (value === null) return undefined;
-  if (typeof value === "string") return value;
+  if (typeof value === "string") return whole("a parameter of a question", value);
   if (typeof value === "number" || typeof value === "bigint" || typeof value === "boolean") return String(value);
   throw new TypeError(`a parameter is a string, number, bigint, boolean or null, not ${typeof value}`);
 }
@@ -26,7 +26,10 @@ export function query(sql, parameters = []) {
 
 /** The rows of several statements, each with several sets of parameters, from one snapshot. */
 export function queryMany(statements) {
-  const asked = statements.map(({ sql, parameters = [[]] }) => ({ sql: String(sql), parameters: parameters.map(texts) }));
+  const asked = statements.map(({ sql, parameters = [[]] }) => ({
+    sql: whole("the SQL of a question", sql),
+    parameters: parameters.map(texts),
+  }));
   let bytes;
   try {
     bytes = ask(asked);

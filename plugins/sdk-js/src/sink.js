@@ -1,11 +1,13 @@
 /** Sinks: how one is defined, what comes to it, and what it answers. */
-import { Failure, failureOf } from "./failure.js";
+import { Failure, sinkFailure } from "./failure.js";
 import { decode, encode } from "./msgpack.js";
 import { check, typed } from "./plugin.js";
 
 const TYPES = ["string", "number", "boolean", "array", "object"];
+/** The methods of a sink that builds a destination beside what its readers see. */
+const GENERATIONS = ["begin", "switch", "abandon"];
 
-/** Defines a sink: a class that is made with its settings, delivers, and may purge. See `index.d.ts`. */
+/** Defines a sink: a class that is made with its settings, delivers, and may purge and build beside. See `index.d.ts`. */
 export function sink(type, options = {}) {
   check(options, ["name", "version", "settings"], "a sink");
   if (typeof type !== "function" || typeof type.prototype?.deliver !== "function") {
@@ -19,8 +21,18 @@ export function sink(type, options = {}) {
     version: typed(options, "version", "string"),
     settings: declared(options.settings),
     purges: purge !== undefined,
+    hasGenerations: hasGenerations(type.prototype),
     type,
   });
+}
+
+function hasGenerations(methods) {
+  const missing = GENERATIONS.filter((name) => typeof methods[name] !== "function").map((name) => `\`${name}\``);
+  if (missing.length > 0 && GENERATIONS.some((name) => methods[name] !== undefined)) {
+    throw new TypeError("a sink that builds beside what readers see has methods `begin`, `switch` and `abandon`, all three of "
+      + `them: ${missing.join(" and ")} ${missing.length > 1 ? "are" : "is"} missing`);
+  }
+  return missing.length === 0;
 }
 
 function declared(settings) {
@@ -58,10 +70,11 @@ function settingsOf(fields, config) {
 
 /** Documents of one mapping, in commit order. Several may have the same id: the last one wins. */
 class Batch {
-  constructor({ entity, origin, generation, documents }) {
+  constructor({ entity, origin, generation, place, documents }) {
     this.entity = entity;
     this.origin = origin;
     this.generation = generation;
+    this.place = place ?? null;
     this.documents = documents;
   }
 
@@ -79,9 +92,9 @@ class Batch {
     for (const document of this.documents) {
       let result = null;
       try {
-        if (typeof deliver(document)?.then === "function") throw asynchronous();
+        done(deliver(document));
       } catch (thrown) {
-        result = failureOf(thrown, "the sink");
+        result = sinkFailure(thrown);
       }
       results.push(result);
       if (result !== null && result.class !== "poison") {
@@ -93,7 +106,14 @@ class Batch {
   }
 }
 
-const asynchronous = () => Failure.fatal("async", "the sink returned a promise; it has to answer at once");
+/** What a method returned: a promise has done nothing yet, and a Failure is one also where it is returned. */
+function done(returned) {
+  if (returned instanceof Failure) throw returned;
+  if (typeof returned?.then === "function") {
+    throw Failure.fatal("async", "the sink returned a promise; it has to answer at once");
+  }
+  return returned;
+}
 
 const malformed = (problem) => Failure.fatal("batch", `the batch is malformed: ${problem}`);
 
@@ -131,7 +151,6 @@ function documentOf([operation, id, index, body, lsn, commitTimeUs], { destinati
 }
 
 function written(results, count) {
-  if (typeof results?.then === "function") throw asynchronous();
   if (!Array.isArray(results) || results.length !== count) {
     const answered = Array.isArray(results) ? `${results.length} results` : "no array of results";
     throw Failure.fatal("results", `\`deliver\` returned ${answered} for ${count} documents: one for each, in order`);
@@ -144,7 +163,7 @@ function written(results, count) {
   }));
 }
 
-/** A sink at work: what the interfaces `sink` and `purge` do, with Failures thrown. */
+/** A sink at work: what the interfaces `sink`, `purge` and `generations` do, with Failures thrown. */
 export class Instance {
   #plugin;
   #sink;
@@ -158,25 +177,56 @@ export class Instance {
     try {
       this.#sink = new this.#plugin.type(settings);
     } catch (thrown) {
-      if (thrown instanceof Failure) throw thrown;
-      throw Failure.fatal("exception", failureOf(thrown, "the sink").message);
+      // Settings come to the same each time.
+      throw sinkFailure(thrown, "fatal");
+    }
+    this.#refuseFields();
+  }
+
+  /** What is exported stands in the class: a field of the instance came too late, and would never be called. */
+  #refuseFields() {
+    const exported = this.#plugin.type.prototype;
+    const field = ["purge", ...GENERATIONS].find((name) => this.#sink[name] !== undefined && exported[name] === undefined);
+    if (field !== undefined) {
+      throw Failure.fatal("methods", `\`${field}\` is a field of the sink; write a method: \`${field}(…) { … }\``);
     }
   }
 
   deliver(bytes) {
     const batch = read(bytes);
     try {
-      return written(this.#opened().deliver(batch), batch.documents.length);
+      return written(done(this.#opened().deliver(batch)), batch.documents.length);
     } catch (thrown) {
-      throw failureOf(thrown, "the sink");
+      throw sinkFailure(thrown);
     }
   }
 
   purge(destination) {
+    this.#called((sink) => sink.purge(destination));
+  }
+
+  begin(destination, place) {
+    const seen = this.#called((sink) => sink.begin(destination, place));
+    // Where readers see nothing they are switched at once: nobody is to say so by a forgotten `return`.
+    if (typeof seen !== "boolean") {
+      throw Failure.fatal("results", `\`begin\` returned ${typeOf(seen)}: true where readers see anything under the destination, else false`);
+    }
+    return seen;
+  }
+
+  switch(destination, place) {
+    this.#called((sink) => sink.switch(destination, place));
+  }
+
+  abandon(destination, place) {
+    this.#called((sink) => sink.abandon(destination, place));
+  }
+
+  #called(call) {
     try {
-      if (typeof this.#opened().purge(destination)?.then === "function") throw asynchronous();
+      return done(call(this.#opened()));
     } catch (thrown) {
-      throw failureOf(thrown, "the sink");
+      throw sinkFailure(thrown);
     }
   }
 

@@ -6,7 +6,7 @@
  */
 import { state as host } from "#state";
 
-import { Failure, hostFailure } from "./failure.js";
+import { Failure, hostFailure, whole } from "./failure.js";
 
 const [decoder, encoder] = [new TextDecoder("utf-8", { fatal: true }), new TextEncoder()];
 const LIMIT = 1000;
@@ -33,6 +33,8 @@ function textOf(bytes, key) {
   }
 }
 
+const keyOf = (key) => whole("a key of the store", key);
+
 export const state = Object.freeze({
   /** The text under a key, or undefined. */
   get(key) {
@@ -40,16 +42,17 @@ export const state = Object.freeze({
     return bytes === undefined ? undefined : textOf(bytes, key);
   },
   /** The bytes under a key, or undefined. */
-  getBytes: (key) => attempt(() => host.get([String(key)]))[0] ?? undefined,
+  getBytes: (key) => attempt(() => host.get([keyOf(key)]))[0] ?? undefined,
   /** The texts under some keys, in their order, read in one go. */
   getMany(keys) {
-    const names = keys.map(String);
+    const names = keys.map(keyOf);
     return attempt(() => host.get(names)).map((bytes, at) => (bytes ? textOf(bytes, names[at]) : undefined));
   },
   /** Puts a string, or a Uint8Array, under a key. */
-  set: (key, value) => attempt(() => host.set(String(key), bytesOf(value))),
+  set: (key, value) => attempt(() => host.set(keyOf(key), bytesOf(value))),
   /** Removes a key, whether it is there or not. */
-  delete: (key) => attempt(() => host.delete(String(key))),
+  delete: (key) => attempt(() => host.delete(keyOf(key))),
   /** The keys that begin with a prefix, after a key, in the order of their bytes; so many at the most. */
-  keys: ({ prefix = "", after, limit = LIMIT } = {}) => attempt(() => host.keys(prefix, after, limit)),
+  keys: ({ prefix = "", after, limit = LIMIT } = {}) =>
+    attempt(() => host.keys(keyOf(prefix), after === undefined ? undefined : keyOf(after), limit)),
 });

@@ -35,10 +35,16 @@ export interface OpenSink {
   /** Delivers documents (those without a body are deletes); gives a result for each: null where it was accepted, else the Failure. */
   deliver(
     documents: { id: string; destination?: string; body?: any }[],
-    options?: { entity?: string; origin?: "stream" | "backfill"; generation?: number },
+    options?: { entity?: string; origin?: "stream" | "backfill"; generation?: number; place?: string },
   ): Delivered[];
   /** Empties a destination. */
   purge(destination: string): void;
+  /** Makes an empty place beside what readers see; gives whether they see anything. */
+  begin(destination: string, place: string): boolean;
+  /** Shows a place to the readers of its destination. */
+  switch(destination: string, place: string): void;
+  /** Removes a place that is of no use any more. */
+  abandon(destination: string, place: string): void;
 }
 
 /** An insert of a row, with id `1`, to be given to a plugin's `transform`. */

@@ -179,14 +179,15 @@ class Opened {
   }
 
   /** Delivers documents; gives a result for each: null where it was accepted, else the Failure. */
-  deliver(documents, { entity = "public.test", origin = "stream", generation = 1 } = {}) {
+  deliver(documents, { entity = "public.test", origin = "stream", generation = 1, place } = {}) {
     const destinations = [...new Set(documents.map(({ destination = "test" }) => destination))];
     const elements = documents.map(({ destination = "test", id, body = null }) => {
       const text = body === null || typeof body === "string" ? body : stringify(body);
       const bytes = text === null ? null : new TextEncoder().encode(text);
       return [bytes === null ? "delete" : "upsert", id, destinations.indexOf(destination), bytes, 1, 0, {}];
     });
-    const request = { v: 1, entity, origin, generation, destinations, documents: elements };
+    const placed = place === undefined || place === null ? {} : { place };
+    const request = { v: 1, entity, origin, generation, ...placed, destinations, documents: elements };
     const results = decode(this.#instance.deliver(encode(request)));
     return results.map(([tag, failureClass, code, message, afterMs]) =>
       tag === 0 ? null : new Failure(failureClass, code, message, { afterMs }));
@@ -195,5 +196,20 @@ class Opened {
   /** Empties a destination. */
   purge(destination) {
     this.#instance.purge(destination);
+  }
+
+  /** Makes an empty place beside what readers see; gives whether they see anything. */
+  begin(destination, place) {
+    return this.#instance.begin(destination, place);
+  }
+
+  /** Shows a place to the readers of its destination. */
+  switch(destination, place) {
+    this.#instance.switch(destination, place);
+  }
+
+  /** Removes a place that is of no use any more. */
+  abandon(destination, place) {
+    this.#instance.abandon(destination, place);
   }
 }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { Failure, config, document, log, skip, transform } from "../src/index.js";
-import { run } from "../src/batch.js";
+import { outcomes as answers, reply, run } from "../src/batch.js";
 import { change, describe, setConfig, table, takeLog } from "../src/testing.js";
 
 const echo = transform({ columns: ["id", "note"], transform: ({ row }) => row });
@@ -36,15 +36,16 @@ test("what is thrown concerns its own change", () => {
       if (note === "nothing") return undefined;
       if (note === "promise") return Promise.resolve(1);
       if (note === "array") return [1];
+      if (note === "returned") return Failure.fatal("returned", "in place of thrown");
       return { ok: true };
     },
   });
-  const notes = ["later", "bug", "text", "nothing", "promise", "array", "fine"];
+  const notes = ["later", "bug", "text", "nothing", "promise", "array", "returned", "fine"];
   const outcomes = notes.reduce((batch, note) => batch.insert("1", { note }), table(plugin)).run();
   const failures = outcomes.map(({ failure }) => failure && [failure.class, failure.code]);
   assert.deepEqual(failures, [
     ["retry", "busy"], ["poison", "exception"], ["poison", "exception"], ["poison", "no-answer"],
-    ["fatal", "async"], ["poison", "answer"], null,
+    ["fatal", "async"], ["poison", "answer"], ["fatal", "returned"], null,
   ]);
   assert.match(outcomes[1].failure.message, /the transform threw TypeError: /);
 });
@@ -133,4 +134,21 @@ test("a failure in half a character is still that failure", () => {
   }));
   const failed = { class: "retry", code: "bu\ufffd", message: "a text \ufffd, a pair \u{1f600}" };
   assert.equal(reply, JSON.stringify([{ failed }]));
+});
+
+test("a component answers as the native harness does", () => {
+  const odd = [
+    { a: 1 }, null, skip, undefined, [], [document({ n: 1 }, { id: "a" })], document(1), "text", 7, { then: 1 }, { then: () => 1 },
+    { toJSON: () => "own" }, { constructor: 1 }, JSON.parse('{"__proto__": {"a": 1}}'), { big: 2n ** 70n }, { big: undefined },
+    Object.create(null), new Date(0), Failure.retry("busy", "later"), { deep: [{ and: new Date(0) }] },
+  ];
+  let prepared = 0;
+  const plugin = transform({
+    columns: ["id"],
+    prepare: (changes) => void (prepared += changes.length),
+    transform: ({ row }) => odd[row.id],
+  });
+  const text = odd.reduce((batch, _, id) => batch.insert(String(id), { id }), table(plugin)).request();
+  assert.equal(run(plugin, text), reply(answers(plugin, text)));
+  assert.equal(prepared, 2 * odd.length);
 });

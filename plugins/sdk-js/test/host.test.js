@@ -71,6 +71,47 @@ test("numbers can be looked at", () => {
   assert.throws(() => metrics.gauge("age", "1"), /is a number/);
 });
 
+test("a batch is prepared once, before its first change", () => {
+  let known;
+  const asked = [];
+  const plugin = transform({
+    columns: ["brand"],
+    prepare(changes) {
+      const brands = changes.map(({ row }) => row.brand);
+      if (brands.includes("bad")) throw new TypeError("no such brand");
+      if (brands.includes("late")) throw Failure.retry("late", "later");
+      known = new Map(brands.map((brand, at) => [brand, queryMany([{ sql: "a", parameters: brands.map((one) => [one]) }])[at][0].name]));
+    },
+    transform: ({ row }) => known.get(row.brand),
+  });
+  setQuery((sql, [brand]) => {
+    asked.push(brand);
+    return [{ name: `of ${brand}` }];
+  });
+  const outcomes = table(plugin).insert("1", { brand: "a" }).insert("2", { brand: "b" }).run();
+  assert.deepEqual(outcomes.map(({ document }) => document), ["of a", "of b"]);
+  fails(() => table(plugin).insert("1", { brand: "a" }).insert("2", { brand: "bad" }).run(), "poison", "exception");
+  fails(() => table(plugin).insert("1", { brand: "late" }).run(), "retry", "late");
+  const later = transform({ columns: ["id"], prepare: async () => {}, transform: () => null });
+  fails(() => table(later).insert("1", { id: 1 }).run(), "fatal", "async");
+  assert.throws(() => transform({ transform() {}, prepare: 7 }), /`prepare` is a function/);
+});
+
+test("half a character is no text that the host takes", () => {
+  const half = "K\ud800";
+  setQuery(() => []);
+  for (const call of [
+    () => query(`select '${half}'`), () => query("select $1", [half]), () => state.get(half), () => state.getMany(["a", half]),
+    () => state.set(half, "x"), () => state.delete(half), () => state.keys({ prefix: half }), () => state.keys({ after: half }),
+    () => metrics.count(half), () => metrics.gauge("depth", 1, { [half]: "x" }), () => metrics.count("rows", 1, { kind: half }),
+  ]) {
+    fails(call, "poison", "text");
+  }
+  fails(() => http.request(`http://x/${half}`), "poison", "http-request");
+  state.set("\u{1f600}", "a pair");
+  assert.equal(state.get("\u{1f600}"), "a pair");
+});
+
 test("requests are answered by a test", () => {
   const sent = [];
   setHttp((request) => {

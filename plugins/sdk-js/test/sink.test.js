@@ -46,12 +46,17 @@ const failure = (call) => {
 test("there is one result for each document", () => {
   const opened = open(plugin, { room: 3 });
   const results = opened.deliver([
-    { id: "1", body: '{"a": 1.50}' }, { id: "2", body: "bad" }, { id: "bug", body: {} }, { id: "3", destination: "d" },
+    { id: "1", body: '{"a": 1.50}' }, { id: "2", body: "bad" }, { id: "3", destination: "d" },
   ]);
+  assert.deepEqual(results.map((result) => result && [result.class, result.code]), [null, ["poison", "bad"], null]);
+});
+
+test("what nobody classified is tried again, and gives up no document", () => {
+  const results = open(plugin, { room: 3 }).deliver([{ id: "1" }, { id: "bug", body: {} }, { id: "2", body: "bad" }]);
   assert.deepEqual(results.map((result) => result && [result.class, result.code]), [
-    null, ["poison", "bad"], ["poison", "exception"], null,
+    null, ["retry", "exception"], ["retry", "exception"],
   ]);
-  assert.match(results[2].message, /the sink threw TypeError/);
+  assert.match(results[1].message, /the sink threw TypeError/);
 });
 
 test("nothing is tried behind what is to be tried again", () => {
@@ -66,9 +71,86 @@ test("destinations are emptied where the sink can", () => {
   assert.deepEqual([plugin.purges, sink(class { deliver() {} }).purges], [true, false]);
 });
 
+class Shown extends Keeping {
+  places = new Map();
+
+  begin(destination, place) {
+    if (destination === "forgotten") return;
+    if (destination === "later") return Promise.resolve(true);
+    this.places.set(place, new Map());
+    return this.kept.size > 0;
+  }
+
+  deliver(batch) {
+    if (batch.place === null) return super.deliver(batch);
+    const kept = this.places.get(batch.place);
+    if (kept === undefined) throw Failure.fatal("place-gone", `there is no ${batch.place}`);
+    return batch.each(({ id, body }) => void kept.set(id, body));
+  }
+
+  switch(destination, place) {
+    if (!this.places.has(place)) throw Failure.fatal("place-gone", `there is no ${place}`);
+    this.kept = this.places.get(place);
+  }
+
+  abandon(destination, place) {
+    if (place === "bug") undefined.missing;
+    this.places.delete(place);
+  }
+}
+
+test("a destination is built beside what readers see", () => {
+  const kept = [];
+  const shown = sink(class extends Shown {
+    switch(destination, place) {
+      super.switch(destination, place);
+      kept.push(...this.kept.keys());
+    }
+  }, { settings: { room: "number" } });
+  assert.equal(shown.hasGenerations, true);
+  const opened = open(shown, { room: 3 });
+  assert.equal(opened.begin("all", "1-a"), false);
+  opened.deliver([{ id: "1" }], { place: "1-a" });
+  opened.switch("all", "1-a");
+  assert.equal(opened.begin("all", "2-b"), true);
+  assert.deepEqual(opened.deliver([{ id: "2", body: {} }], { place: "2-b" }), [null]);
+  assert.deepEqual(opened.deliver([{ id: "3", body: {} }]), [null]);
+  opened.switch("all", "2-b");
+  assert.deepEqual(kept, ["1", "2"]);
+  opened.abandon("all", "2-c");
+  assert.equal(failure(() => opened.deliver([{ id: "2" }], { place: "2-c" })).code, "place-gone");
+  assert.equal(failure(() => opened.switch("all", "2-c")).class, "fatal");
+  assert.deepEqual([failure(() => opened.abandon("all", "bug"))].map(({ class: failureClass, code }) => [failureClass, code]), [
+    ["retry", "exception"],
+  ]);
+  // Readers would be switched at once.
+  const said = failure(() => opened.begin("forgotten", "3-d"));
+  assert.deepEqual([said.class, said.code], ["fatal", "results"]);
+  assert.match(said.message, /^`begin` returned undefined: true where readers see anything/);
+  assert.equal(failure(() => opened.begin("later", "3-d")).code, "async");
+  assert.equal(failure(() => new Instance(shown).begin("all", "3-d")).code, "not-open");
+});
+
+test("a part of what builds beside is refused", () => {
+  const withMethods = (methods) => {
+    const partly = class { deliver() {} };
+    Object.assign(partly.prototype, methods);
+    return partly;
+  };
+  const partly = (methods) => () => sink(withMethods(methods));
+  assert.equal(sink(withMethods({})).hasGenerations, false);
+  assert.throws(partly({ begin() {}, switch() {} }), /has methods `begin`, `switch` and `abandon`, all three of them: `abandon` is missing$/);
+  assert.throws(partly({ abandon() {} }), /: `begin` and `switch` are missing$/);
+  assert.throws(partly({ begin: 1, switch() {}, abandon() {} }), /: `begin` is missing$/);
+});
+
+const golden = (name) => {
+  const hex = readFileSync(new URL(`../../../tests/golden/payload/${name}.msgpack.hex`, import.meta.url), "utf8");
+  return new Uint8Array(Buffer.from(hex.replaceAll(/\s/g, ""), "hex"));
+};
+
 test("the golden batch is read", () => {
-  const hex = readFileSync(new URL("../../../tests/golden/payload/deliver.msgpack.hex", import.meta.url), "utf8");
-  const bytes = new Uint8Array(Buffer.from(hex.replaceAll(/\s/g, ""), "hex"));
+  const bytes = golden("deliver");
   let seen;
   const instance = new Instance(sink(class {
     deliver(batch) {
@@ -79,12 +161,14 @@ test("the golden batch is read", () => {
   assert.equal(failure(() => instance.deliver(bytes)).code, "not-open");
   instance.open("{}");
   assert.deepEqual(instance.deliver(bytes), Uint8Array.from([0x93, 0x91, 0, 0x91, 0, 0x91, 0]));
-  assert.deepEqual([seen.entity, seen.origin, seen.generation], ["public.products", "stream", 3]);
+  assert.deepEqual([seen.entity, seen.origin, seen.generation, seen.place], ["public.products", "stream", 3, null]);
   assert.deepEqual(seen.documents.map(({ destination, id, body, lsn }) => [destination, id, body, lsn]), [
     ["products", "7", '{"a": 1.50,\n "b": "\\ud800"}', "16/B374D848"],
     ["products", '8 "Uno"', null, "FFFFFFFF/FFFFFFFF"],
     ["all", "é", "null", "0/0"],
   ]);
+  instance.deliver(golden("deliver-place"));
+  assert.deepEqual([seen.place, seen.documents.length], ["3-5f2c81d0", 2]);
   for (let cut = 0; cut < bytes.length; cut++) {
     assert.equal(failure(() => instance.deliver(bytes.subarray(0, cut))).code, "batch", `cut at ${cut}`);
   }
@@ -98,7 +182,9 @@ test("what the sink answers wrongly fails the batch", () => {
   const later = open(sink(class { deliver(batch) { return batch.each(async () => {}); } }));
   assert.deepEqual(later.deliver([{ id: "1" }]).map(({ class: failureClass, code }) => [failureClass, code]), [["fatal", "async"]]);
   const broken = open(sink(class { deliver() { throw new TypeError("x"); } }));
-  assert.deepEqual([failure(() => broken.deliver([])).class, failure(() => broken.deliver([])).code], ["poison", "exception"]);
+  assert.deepEqual([failure(() => broken.deliver([])).class, failure(() => broken.deliver([])).code], ["retry", "exception"]);
+  const stuck = open(sink(class { deliver() {} purge() { throw new TypeError("x"); } }));
+  assert.deepEqual([failure(() => stuck.purge("d")).class, failure(() => stuck.purge("d")).code], ["retry", "exception"]);
 });
 
 test("c096: wrong settings are told without their values", () => {
@@ -131,5 +217,30 @@ test("MessagePack comes back as it was", () => {
     Array(20).fill(1), Array(70_000).fill(null), { a: [{ b: 1 }] }, Object.fromEntries(Array.from({ length: 20 }, (_, at) => [`k${at}`, at])),
   ]) {
     assert.deepEqual(decode(encode(value)), value);
+  }
+});
+
+test("what is returned in place of thrown is no success", () => {
+  const busy = () => Failure.retry("busy", "the service says 503");
+  const each = (put) => open(sink(class { deliver(batch) { return batch.each(put); } })).deliver([{ id: "1" }, { id: "2" }]);
+  assert.deepEqual(each(busy).map(({ code }) => code), ["busy", "busy"]);
+  assert.deepEqual(each(async () => {}).map((said) => [said.class, said.code]), [["fatal", "async"], ["fatal", "async"]]);
+  assert.deepEqual(each((document) => document.id), [null, null], "other values say nothing");
+  const all = open(sink(class { deliver() { return busy(); } purge() { return busy(); } begin() { return busy(); } switch() {
+    return busy();
+  } abandon() { return busy(); } }));
+  const calls = [() => all.deliver([{ id: "1" }]), () => all.purge("all"), () => all.begin("all", "1"),
+    () => all.switch("all", "1"), () => all.abandon("all", "1")];
+  assert.deepEqual(calls.map((call) => failure(call).code), calls.map(() => "busy"));
+});
+
+test("a field in place of a method is refused", () => {
+  for (const name of ["purge", "begin", "switch", "abandon"]) {
+    const said = failure(() => open(sink(class {
+      constructor() { this[name] = () => true; }
+      deliver(batch) { return batch.accepted(); }
+    })));
+    assert.deepEqual([said.class, said.code], ["fatal", "methods"]);
+    assert.ok(said.message.includes(`\`${name}\` is a field of the sink`), said.message);
   }
 });

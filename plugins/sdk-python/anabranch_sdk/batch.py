@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from .failure import Failure, failure_of, sendable
+from .failure import Failure, done, failure_of, sendable
 from .jsontext import raw_part, stringify
 from .plugin import ABSENT, SKIP, Change, Document, Plugin
 
@@ -29,7 +29,7 @@ class _Malformed(Failure):
 
 def _read(plugin: Plugin[Any], batch: bytes) -> dict[str, Any]:
     try:
-        request = json.loads(batch)
+        request: dict[str, Any] = json.loads(batch)
         version = request.get("v")
         if version != 1:
             raise Failure.fatal("payload-version", f"this plugin reads payload version 1, the host sent {version}")
@@ -91,8 +91,8 @@ def _answers(plugin: Plugin[Any], batch: bytes) -> list[str]:
     read = _reader(plugin, request["relation"]["columns"])
     origin = request["origin"]
     transform = plugin.transform
-    answers = []
-    for elements in request["changes"]:
+
+    def change_of(elements: list[Any]) -> Change[Any] | Failure:
         try:
             operation, id, values, old, lsn, commit_time_us, sequence, absent = elements[:8]
         except ValueError as error:
@@ -101,15 +101,36 @@ def _answers(plugin: Plugin[Any], batch: bytes) -> list[str]:
         try:
             before = None if old is None else read(old, absent_old)
             row = before if values is None else read(values, absent_now)
-            if row is None:
-                raise Failure.poison("no-row", "the change has neither a new nor an old row")
-            change = Change(operation, origin, id, row, before, lsn, commit_time_us, sequence)
-            answers.append(_outcome(transform(change)))
         except _Malformed:
             raise
+        except Exception as raised:  # noqa: BLE001 (a row may refuse its values)
+            return failure_of(raised)
+        if row is None:
+            return Failure.poison("no-row", "the change has neither a new nor an old row")
+        return Change(operation, origin, id, row, before, lsn, commit_time_us, sequence)
+
+    changes: Iterable[Change[Any] | Failure] = map(change_of, request["changes"])
+    if plugin.prepare is not None:
+        changes = list(changes)
+        _prepare(plugin, [change for change in changes if isinstance(change, Change)])
+    answers = []
+    for change in changes:
+        if isinstance(change, Failure):
+            answers.append(_failed(change))
+            continue
+        try:
+            answers.append(_outcome(transform(change)))
         except Exception as raised:  # noqa: BLE001 (whatever a transform raises concerns its change)
             answers.append(_failed(failure_of(raised)))
     return answers
+
+
+def _prepare(plugin: Plugin[Any], changes: list[Change[Any]]) -> None:
+    assert plugin.prepare is not None
+    try:
+        done(plugin.prepare(changes), "`prepare`")
+    except Exception as raised:  # noqa: BLE001 (whatever it raises concerns the batch)
+        raise failure_of(raised) from None
 
 
 def _failed(failure: Failure) -> str:
@@ -126,6 +147,8 @@ def _outcome(answered: object) -> str:
     if isinstance(answered, Document):
         return '{"emit":[' + _emitted(answered) + "]}"
     if not isinstance(answered, list):
+        if type(answered) is not dict:
+            done(answered, "the transform")
         return '{"emit":[{"document":' + stringify(answered) + "}]}"
     if not answered:
         return '"delete"'

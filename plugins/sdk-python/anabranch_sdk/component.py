@@ -41,19 +41,19 @@ class _Host:
         self.log = lambda level, message: log.log(levels[level], sendable(message))
         self.get = config.get
         if "query" in uses:
-            from wit_world.imports import query  # type: ignore[import-not-found]
+            from wit_world.imports import query
 
             statement = query.Statement
             self.query = _asking(lambda asked: query.query([statement(sql, sets) for sql, sets in asked]))
         if "state" in uses:
-            from wit_world.imports import state  # type: ignore[import-not-found]
+            from wit_world.imports import state
 
             self.state_get = _asking(state.get)
             self.state_set = _asking(state.set)
             self.state_delete = _asking(state.delete)
             self.state_keys = _asking(state.keys)
         if "metrics" in uses:
-            from wit_world.imports import metrics  # type: ignore[import-not-found]
+            from wit_world.imports import metrics
 
             def pairs(labels: host.Labels) -> list[Any]:
                 return [metrics.Label(name, value) for name, value in labels]
@@ -87,9 +87,9 @@ def component(
 
     uses: what the plugin asks for beside the log and its settings.
     """
-    from componentize_py_types import Err  # type: ignore[import-not-found]
+    from componentize_py_types import Err
     from wit_world import exports  # type: ignore[import-not-found]
-    from wit_world.imports import plugin_types  # type: ignore[import-not-found]
+    from wit_world.imports import plugin_types
 
     plugin = project.plugin
     host.bind(_Host(uses))
@@ -103,7 +103,7 @@ def component(
         nonlocal printed
         if not printed:
             printed = True
-            sys.stdout, sys.stderr = _Print(host.log.info), _Print(host.log.warn)  # type: ignore[assignment]
+            sys.stdout, sys.stderr = _Print(host.log.info), _Print(host.log.warn)
         try:
             return call(*arguments)
         except Failure as failure:
@@ -120,7 +120,8 @@ def component(
 
     class Transform(exports.Transform):  # type: ignore[misc]
         def transform(self, batch: bytes) -> bytes:
-            return answering(run, plugin, batch)
+            reply: bytes = answering(run, plugin, batch)
+            return reply
 
     return {"Describe": Describe, "Transform": Transform}
 
@@ -133,13 +134,29 @@ def _sink(exports: Any, plugin: SinkPlugin, answering: Callable[..., Any]) -> di
             answering(instance.open, config)
 
         def deliver(self, batch: bytes) -> bytes:
-            return answering(instance.deliver, batch)
+            reply: bytes = answering(instance.deliver, batch)
+            return reply
 
-    if not plugin.purges:
-        return {"Sink": Sink}
+    classes: dict[str, type] = {"Sink": Sink}
+    # What the world does not export is not there to be derived from.
+    if plugin.purges:
 
-    class Purge(exports.Purge):  # type: ignore[misc]
-        def purge(self, destination: str) -> None:
-            answering(instance.purge, destination)
+        class Purge(exports.Purge):  # type: ignore[misc]
+            def purge(self, destination: str) -> None:
+                answering(instance.purge, destination)
 
-    return {"Sink": Sink, "Purge": Purge}
+        classes["Purge"] = Purge
+    if plugin.has_generations:
+
+        class Generations(exports.Generations):  # type: ignore[misc]
+            def begin(self, destination: str, place: str) -> bool:
+                return answering(instance.begin, destination, place)
+
+            def switch(self, destination: str, place: str) -> None:
+                answering(instance.switch, destination, place)
+
+            def abandon(self, destination: str, place: str) -> None:
+                answering(instance.abandon, destination, place)
+
+        classes["Generations"] = Generations
+    return classes

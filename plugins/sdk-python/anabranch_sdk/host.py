@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from .failure import Failure
+from .failure import Failure, sendable
 from .jsontext import stringify
 
 #: Statements: SQL, and sets of parameters.
@@ -141,4 +141,5 @@ log = _Log()
 
 def config(key: str) -> str | None:
     """The text under a key of `[plugins.<name>] config`. Not at the top of a module: that runs when it is built."""
-    return current.get(key)
+    # No setting has another name.
+    return None if sendable(key) != key else current.get(key)

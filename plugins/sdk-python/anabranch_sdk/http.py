@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import host
-from .outbound import target
+from .failure import sendable
+from .outbound import target, wrong
 
 
 @dataclass(slots=True)
@@ -56,6 +57,10 @@ def request(
     if not isinstance(body, str | bytes):
         raise TypeError("the body of a request is a str or bytes: `json.dumps` makes one of a dict")
     target(url)
+    if sendable(method) != method:
+        raise wrong("the method is no word that can be sent")
+    if any(sendable(name) != name for name in headers or {}):
+        raise wrong("a header cannot be sent")
     content = body.encode() if isinstance(body, str) else body
     named = [(name, str(value).encode()) for name, value in (headers or {}).items()]
     received = host.current.send(host.Sent(method, url, named, content, timeout))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .failure import Failure
+from .failure import Failure, sendable
 
 _URL = re.compile(r"(https?)://([^/?#]+)([^#]*)(?:#.*)?", re.IGNORECASE | re.DOTALL)
 #: What of a URL is nobody's secret: not its user, path and query.
@@ -16,7 +16,7 @@ _INTERNAL = re.compile(r'(?:ErrorCode::)?InternalError\(Some\("(.*)"\)\)', re.DO
 def target(url: str) -> tuple[bool, str, str]:
     """Whether it is `https`, the host with its port, and the path with its query."""
     parts = _URL.fullmatch(url)
-    if parts is None:
+    if parts is None or sendable(url) != url:
         raise wrong_url(url)
     scheme, authority, rest = parts.groups()
     return scheme.lower() == "https", authority, rest if rest.startswith("/") else f"/{rest}"
@@ -31,7 +31,7 @@ def wrong_url(url: str) -> Failure:
     """No request can go there."""
     shown = _SHOWN.match(url)
     where = f"{shown[1]}://{shown[2]}" if shown else "a URL without scheme and host"
-    return wrong(f"no request can go to {where}: a URL is `https://host:port/path?query`")
+    return wrong(f"no request can go to {sendable(where)}: a URL is `https://host:port/path?query`")
 
 
 def failed(message: str) -> Failure:

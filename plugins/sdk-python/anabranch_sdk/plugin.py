@@ -87,6 +87,7 @@ class Plugin(Generic[Row]):
     names_ids: bool
     depends_on: tuple[str, ...]
     row: type[Row] | None
+    prepare: Callable[[Sequence[Change[Row]]], object] | None = None
 
     def __call__(self, change: Change[Row]) -> Answer:
         return self.transform(change)
@@ -116,6 +117,7 @@ def transform(
     wants_deletes: bool = False,
     names_ids: bool = False,
     depends_on: Sequence[str] = (),
+    prepare: Callable[[Sequence[Change[Row]]], object] | None = None,
 ) -> Callable[[Callable[[Change[Row]], Answer]], Plugin[Row]]:
     """Makes a plugin of a function that answers one change.
 
@@ -128,6 +130,8 @@ def transform(
     wants_deletes: whether deletes come to it; otherwise the host deletes by document id.
     names_ids: whether its documents name their own ids; it must then want deletes too.
     depends_on: other tables whose rows its documents depend on.
+    prepare: a function that is shown the changes of a batch before the first of them is answered: to ask the source or a
+        service once for all of them, and keep the answers. What it raises is a failure of the whole batch.
     """
     raw = _texts("raw", raw)
     if row is not None:
@@ -153,6 +157,7 @@ def transform(
             names_ids=names_ids,
             depends_on=_texts("depends_on", depends_on),
             row=row,
+            prepare=prepare,
         )
 
     return decorate

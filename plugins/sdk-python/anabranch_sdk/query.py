@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from . import host
-from .failure import Failure
+from .failure import Failure, whole
 
 #: A parameter: Postgres reads its text for the type that it has in the statement. None is NULL.
 Parameter = str | int | float | Decimal | bool | None
@@ -30,7 +30,7 @@ def query_many(statements: Iterable[tuple[str, Sequence[Sequence[Parameter]]]]) 
 
     A statement runs once for each of its sets; `[()]` is one set without any parameter.
     """
-    asked = [(sql, [[_text(value) for value in one] for one in sets]) for sql, sets in statements]
+    asked = [(whole("the SQL of a question", sql), [[_text(value) for value in one] for one in sets]) for sql, sets in statements]
     version, sets, *_ = json.loads(host.current.query(asked))
     if version != 1:
         raise Failure.fatal("payload-version", f"this plugin reads answers of version 1, the host sent {version}")
@@ -38,8 +38,10 @@ def query_many(statements: Iterable[tuple[str, Sequence[Sequence[Parameter]]]]) 
 
 
 def _text(value: Parameter) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return whole("a parameter of a question", value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float | Decimal):

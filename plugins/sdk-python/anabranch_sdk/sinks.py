@@ -9,11 +9,13 @@ import typing
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
-from .failure import Failure, failure_of, sendable
+from .failure import Failure, done, sendable, sink_failure
 from .msgpack import decode, encode
 
 #: What became of one document: None where it was accepted, which means that it is durable, else why not.
 Delivered = Failure | None
+#: The methods of a sink that builds a destination beside what its readers see.
+_GENERATIONS = ("begin", "switch", "abandon")
 
 
 @dataclasses.dataclass(slots=True)
@@ -42,6 +44,9 @@ class Batch:
     #: Counts the rebuilds of the mapping.
     generation: int
     documents: list[SinkDocument]
+    #: The place that all of it is for, where a sink with `begin`, `switch` and `abandon` builds their destination, which is
+    #: one then. None: they are for what readers see.
+    place: str | None = None
 
     def accepted(self) -> list[Delivered]:
         """Every document was accepted."""
@@ -55,10 +60,10 @@ class Batch:
         results: list[Delivered] = []
         for document in self.documents:
             try:
-                deliver(document)
+                done(deliver(document), "the sink")
                 results.append(None)
             except Exception as raised:  # noqa: BLE001 (whatever it is concerns this document)
-                failure = failure_of(raised, "the sink")
+                failure = sink_failure(raised)
                 results.append(failure)
                 if failure.failure_class != "poison":
                     results += [failure] * (len(self.documents) - len(results))
@@ -67,12 +72,41 @@ class Batch:
 
 
 class Sink(Protocol):
-    """Delivers documents. A sink that has a method `purge(destination)` too can empty a destination."""
+    """Delivers documents. A sink that has a method `purge(destination)` too can empty a destination.
+
+    One that has the methods of `Generations` can build it beside what its readers see.
+    """
 
     def __init__(self, settings: Any) -> None: ...
 
     def deliver(self, batch: Batch) -> list[Delivered]:
         """Delivers a batch, in order, and gives one result for each document, in order."""
+
+
+class Generations(Sink, Protocol):
+    """Can build a destination beside what its readers see, and show it to them at once: all three methods, or none.
+
+    The host begins a place for each rebuild, fills it (`batch.place` says what is for it), and switches once it is whole. Each
+    method may be called again with the same words, on another instance, too, and comes to the same.
+    """
+
+    def begin(self, destination: str, place: str) -> bool:
+        """Makes an empty place for a destination; one of that name that is there is emptied.
+
+        Returns whether readers see anything under the destination now: where not, the host switches at once.
+        """
+
+    def switch(self, destination: str, place: str) -> None:
+        """Shows the place to the readers of the destination, in one step. All other places of it are removed.
+
+        Raises a fatal Failure where the place is not there any more.
+        """
+
+    def abandon(self, destination: str, place: str) -> None:
+        """Removes a place that is of no use any more.
+
+        One that readers see stays, and one that is not there is removed already.
+        """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -85,12 +119,14 @@ class SinkPlugin:
     version: str | None
     #: Whether it can empty a destination.
     purges: bool
+    #: Whether it can build one beside what readers see.
+    has_generations: bool
 
 
 def sink(
     make: type[Sink], *, settings: type | None = None, name: str | None = None, version: str | None = None
 ) -> SinkPlugin:
-    """Makes a plugin of a class that is made with its settings, delivers, and may purge.
+    """Makes a plugin of a class that is made with its settings, delivers, and may purge and build beside.
 
     settings: a dataclass whose fields are the settings; what it does not have is refused. A dict of all otherwise.
     name, version: else those of pyproject.toml.
@@ -102,7 +138,19 @@ def sink(
     purge = getattr(make, "purge", None)
     if purge is not None and not callable(purge):
         raise TypeError("`purge` is a method")
-    return SinkPlugin(make, settings, name, version, purge is not None)
+    return SinkPlugin(make, settings, name, version, purge is not None, _has_generations(make))
+
+
+def _has_generations(make: type) -> bool:
+    methods = {name: getattr(make, name, None) for name in _GENERATIONS}
+    missing = [f"`{name}`" for name, method in methods.items() if not callable(method)]
+    if missing and any(method is not None for method in methods.values()):
+        verb = "are" if len(missing) > 1 else "is"
+        raise TypeError(
+            "a sink that builds beside what readers see has methods `begin`, `switch` and `abandon`, all three of them: "
+            f"{' and '.join(missing)} {verb} missing"
+        )
+    return not missing
 
 
 def _settings(kind: type | None, config: str) -> Any:
@@ -165,7 +213,8 @@ def _read(data: bytes) -> Batch:
         if request["v"] == 1:
             destinations = request["destinations"]
             documents = [_document(elements, destinations) for elements in request["documents"]]
-            return Batch(request["entity"], request["origin"], request["generation"], documents)
+            place = request.get("place")
+            return Batch(request["entity"], request["origin"], request["generation"], documents, place)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise _malformed(error) from None
     message = f"this plugin reads payload version 1, the host sent {request['v']}"
@@ -202,7 +251,7 @@ def _written(results: object, count: int) -> bytes:
 
 
 class Instance:
-    """A sink at work: what the interfaces `sink` and `purge` do. It raises nothing but Failures."""
+    """A sink at work: what the interfaces `sink`, `purge` and `generations` do. It raises nothing but Failures."""
 
     def __init__(self, plugin: SinkPlugin) -> None:
         self._plugin = plugin
@@ -211,23 +260,39 @@ class Instance:
     def open(self, config: str) -> None:
         try:
             self._sink = self._plugin.make(_settings(self._plugin.settings, config))
-        except Failure:
-            raise
-        except Exception as raised:  # noqa: BLE001 (whatever it is)
-            raise Failure.fatal("exception", failure_of(raised, "the sink").message) from None
+        except Exception as raised:  # noqa: BLE001 (whatever it is: settings come to the same each time)
+            raise sink_failure(raised, "fatal") from None
 
     def deliver(self, data: bytes) -> bytes:
         batch = _read(data)
         try:
-            return _written(self._opened().deliver(batch), len(batch.documents))
+            return _written(done(self._opened().deliver(batch), "the sink"), len(batch.documents))
         except Exception as raised:  # noqa: BLE001 (whatever it is)
-            raise failure_of(raised, "the sink") from None
+            raise sink_failure(raised) from None
 
     def purge(self, destination: str) -> None:
+        self._call("purge", destination)
+
+    def begin(self, destination: str, place: str) -> bool:
+        seen = self._call("begin", destination, place)
+        # Where readers see nothing they are switched at once: nobody is to say so by a forgotten `return`.
+        if not isinstance(seen, bool):
+            what = f"`begin` returned {type(seen).__name__}"
+            message = f"{what}: True where readers see anything under the destination, else False"
+            raise Failure.fatal("results", message)
+        return seen
+
+    def switch(self, destination: str, place: str) -> None:
+        self._call("switch", destination, place)
+
+    def abandon(self, destination: str, place: str) -> None:
+        self._call("abandon", destination, place)
+
+    def _call(self, method: str, *arguments: str) -> object:
         try:
-            self._opened().purge(destination)
+            return done(getattr(self._opened(), method)(*arguments), "the sink")
         except Exception as raised:  # noqa: BLE001 (whatever it is)
-            raise failure_of(raised, "the sink") from None
+            raise sink_failure(raised) from None
 
     def _opened(self) -> Any:
         if self._sink is None:

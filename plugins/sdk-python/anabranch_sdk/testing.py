@@ -83,7 +83,8 @@ def change(row: Row, **rest: Any) -> Change[Row]:
 
 def describe(plugin: Plugin[Any] | SinkPlugin) -> dict[str, Any]:
     """What `describe` gives for a plugin."""
-    return json.loads(plugins.describe(plugin, "test", "0.0.0"))
+    said: dict[str, Any] = json.loads(plugins.describe(plugin, "test", "0.0.0"))
+    return said
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,7 +203,7 @@ class Table:
 
     def request(self) -> bytes:
         """The batch as the host would send it."""
-        changes = []
+        changes: list[list[Any]] = []
         for sequence, (operation, id, row, old) in enumerate(self._changes):
             values, absent = self._values(row)
             before, absent_before = self._values(old)
@@ -227,7 +228,7 @@ def _mapping(row: Any) -> Mapping[str, Any] | None:
 def _outcomes(reply: str) -> list[Any]:
     """The outcomes of a reply, their documents as text: `run` puts no white space outside of documents."""
     decoder = json.JSONDecoder()
-    outcomes = json.loads(reply)
+    outcomes: list[Any] = json.loads(reply)
     mark = '"document":'
     at = 0
     for outcome in outcomes:
@@ -257,7 +258,9 @@ class OpenSink:
         self._instance = Instance(plugin)
         self._instance.open(json.dumps(settings or {}))
 
-    def deliver(self, documents: Iterable[SinkDocument], *, entity: str = "public.test") -> list[Delivered]:
+    def deliver(
+        self, documents: Iterable[SinkDocument], *, entity: str = "public.test", place: str | None = None
+    ) -> list[Delivered]:
         """Delivers documents; gives a result for each: None where it was accepted, else the Failure."""
         given = list(documents)
         destinations = list(dict.fromkeys(each.destination for each in given))
@@ -268,12 +271,25 @@ class OpenSink:
             at = destinations.index(each.destination)
             elements.append([operation, each.id, at, body, 1, each.commit_time_us, {}])
         request = {"v": 1, "entity": entity, "origin": "stream", "generation": 1}
+        request |= {} if place is None else {"place": place}
         request |= {"destinations": destinations, "documents": elements}
         return [_delivered(*result) for result in decode(self._instance.deliver(encode(request)))]
 
     def purge(self, destination: str) -> None:
         """Empties a destination."""
         self._instance.purge(destination)
+
+    def begin(self, destination: str, place: str) -> bool:
+        """Makes an empty place beside what readers see; gives whether they see anything."""
+        return self._instance.begin(destination, place)
+
+    def switch(self, destination: str, place: str) -> None:
+        """Shows a place to the readers of its destination."""
+        self._instance.switch(destination, place)
+
+    def abandon(self, destination: str, place: str) -> None:
+        """Removes a place that is of no use any more."""
+        self._instance.abandon(destination, place)
 
 
 def _delivered(tag: int, *failed: Any) -> Delivered:

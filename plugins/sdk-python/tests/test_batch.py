@@ -53,17 +53,27 @@ class Batches(unittest.TestCase):
                     return [1]
                 case "set":
                     return {1}
+                case "returned":
+                    return Failure.fatal("returned", "in place of raised")
+                case "async":
+                    return later()
                 case _:
                     return {"ok": True}
 
+        async def later():
+            return {"ok": True}
+
         table = Table(plugin)
-        for note in ["later", "bug", "list", "set", "fine"]:
+        for note in ["later", "bug", "list", "set", "returned", "async", "fine"]:
             table.insert("1", {"note": note})
         outcomes = table.run()
         failures = [each.failure and (each.failure.failure_class, each.failure.code) for each in outcomes]
         self.assertEqual(
             failures,
-            [("retry", "busy"), ("poison", "exception"), ("poison", "answer"), ("poison", "document"), None],
+            [
+                ("retry", "busy"), ("poison", "exception"), ("poison", "answer"), ("poison", "document"), ("fatal", "returned"),
+                ("fatal", "async"), None,
+            ],
         )
         self.assertEqual(outcomes[1].failure.message, "the transform raised KeyError: 'missing'")
 

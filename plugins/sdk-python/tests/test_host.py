@@ -5,7 +5,7 @@ import sys
 import unittest
 from decimal import Decimal
 
-from anabranch_sdk import Failure, http, metrics, outbound, state, transform
+from anabranch_sdk import Failure, config, http, metrics, outbound, state, transform
 from anabranch_sdk.query import query, query_many
 from anabranch_sdk.testing import Table, metric, reset, set_http, set_query, stored
 
@@ -68,6 +68,58 @@ class Host(unittest.TestCase):
         self.assertEqual((metric('rows{name="a",by="b",value="c"}'), metric('age{name="a",value="c"}')), (1, 3))
         with self.assertRaisesRegex(TypeError, "whole numbers"):
             metrics.count("rows", 0.5)
+
+    def test_a_batch_is_prepared_once_before_its_first_change(self):
+        known = {}
+        asked = []
+
+        def answer(sql, parameters):
+            asked.append(parameters)
+            return [{"name": f"of {parameters[0]}"}]
+
+        def prepare(changes):
+            brands = [change.row["brand"] for change in changes]
+            if "bad" in brands:
+                raise ValueError("no such brand")
+            if "late" in brands:
+                raise Failure.retry("late", "later")
+            found = query_many([("a", [[brand] for brand in brands])])
+            known.update(zip(brands, (rows[0]["name"] for rows in found), strict=True))
+
+        set_query(answer)
+        plugin = transform(columns=["brand"], prepare=prepare)(lambda change: known[change.row["brand"]])
+        outcomes = Table(plugin).insert("1", {"brand": "a"}).insert("2", {"brand": "b"}).run()
+        self.assertEqual([outcome.document for outcome in outcomes], ["of a", "of b"])
+        self.assertEqual(asked, [["a"], ["b"]])
+        bad = Table(plugin).insert("1", {"brand": "a"}).insert("2", {"brand": "bad"})
+        self.assertFails("poison", "exception", bad.run)
+        self.assertFails("retry", "late", Table(plugin).insert("1", {"brand": "late"}).run)
+
+    def test_half_a_character_is_no_text_that_the_host_takes(self):
+        half = "K\udcff"
+        set_query(lambda sql, parameters: [])
+        set_http(lambda request: (200, ""))
+        for call in (
+            lambda: query(f"select '{half}'"),
+            lambda: query("select $1", half),
+            lambda: state.get(half),
+            lambda: state.get_many(["a", half]),
+            lambda: state.set(half, "x"),
+            lambda: state.delete(half),
+            lambda: state.keys(half),
+            lambda: state.keys(after=half),
+            lambda: metrics.count(half),
+            lambda: metrics.gauge("depth", 1, **{half: "x"}),
+            lambda: metrics.count("rows", kind=half),
+        ):
+            self.assertFails("poison", "text", call)
+        for call in (
+            lambda: http.request("GET", f"http://x/{half}"),
+            lambda: http.request(half, "http://x/"),
+            lambda: http.request("GET", "http://x/", headers={half: "x"}),
+        ):
+            self.assertFails("poison", "http-request", call)
+        self.assertIsNone(config(half))
 
     def test_requests_are_answered_by_a_test(self):
         sent = []

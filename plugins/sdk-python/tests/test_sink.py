@@ -9,7 +9,11 @@ from anabranch_sdk.msgpack import decode, encode
 from anabranch_sdk.sinks import Instance
 from anabranch_sdk.testing import OpenSink, describe
 
-GOLDEN = pathlib.Path(__file__).parents[3] / "tests/golden/payload/deliver.msgpack.hex"
+GOLDEN = pathlib.Path(__file__).parents[3] / "tests/golden/payload"
+
+
+def golden(name):
+    return bytes.fromhex("".join((GOLDEN / f"{name}.msgpack.hex").read_text().split()))
 
 
 @dataclasses.dataclass
@@ -49,6 +53,37 @@ class Keeping:
 plugin = sink(Keeping, settings=Settings)
 
 
+class Shown(Keeping):
+    def __init__(self, settings):
+        super().__init__(settings)
+        self.places = {}
+
+    def begin(self, destination, place):
+        if destination == "forgotten":
+            return
+        self.places[place] = {}
+        return bool(self.kept)
+
+    def deliver(self, batch):
+        if batch.place is None:
+            return super().deliver(batch)
+        if batch.place not in self.places:
+            raise Failure.fatal("place-gone", f"there is no {batch.place}")
+        for document in batch.documents:
+            self.places[batch.place][document.id] = document.body
+        return batch.accepted()
+
+    def switch(self, destination, place):
+        if place not in self.places:
+            raise Failure.fatal("place-gone", f"there is no {place}")
+        self.kept = self.places[place]
+
+    def abandon(self, destination, place):
+        if place == "bug":
+            return None.missing
+        self.places.pop(place, None)
+
+
 class Silent:
     def __init__(self, settings):
         pass
@@ -78,11 +113,17 @@ class Sinks(unittest.TestCase):
         return raised.exception
 
     def test_there_is_one_result_for_each_document(self):
-        documents = [document("1", '{"a": 1.50}'), document("2", "bad"), document("bug", "{}"), document("3")]
+        documents = [document("1", '{"a": 1.50}'), document("2", "bad"), document("3")]
         results = OpenSink(plugin, {"room": 3}).deliver(documents)
         seen = [each and (each.failure_class, each.code) for each in results]
-        self.assertEqual(seen, [None, ("poison", "bad"), ("poison", "exception"), None])
-        self.assertRegex(results[2].message, "the sink raised AttributeError")
+        self.assertEqual(seen, [None, ("poison", "bad"), None])
+
+    def test_what_nobody_classified_is_tried_again_and_gives_up_no_document(self):
+        documents = [document("1", "{}"), document("bug", "{}"), document("2", "bad")]
+        results = OpenSink(plugin, {"room": 3}).deliver(documents)
+        seen = [each and (each.failure_class, each.code) for each in results]
+        self.assertEqual(seen, [None, ("retry", "exception"), ("retry", "exception")])
+        self.assertRegex(results[1].message, "the sink raised AttributeError")
 
     def test_nothing_is_tried_behind_what_is_to_be_tried_again(self):
         opened = OpenSink(plugin, {"room": 3})
@@ -96,14 +137,53 @@ class Sinks(unittest.TestCase):
         self.assertEqual(self.fails(opened.purge, "other").code, "unknown")
         self.assertEqual((plugin.purges, sink(Silent).purges), (True, False))
 
+    def test_a_destination_is_built_beside_what_readers_see(self):
+        shown = sink(Shown, settings=Settings)
+        self.assertEqual((shown.has_generations, plugin.has_generations), (True, False))
+        opened = OpenSink(shown, {"room": 3})
+        readers = lambda: list(opened._instance._sink.kept)  # noqa: E731
+        self.assertIs(opened.begin("all", "1-a"), False)
+        opened.deliver([document("1")], place="1-a")
+        opened.switch("all", "1-a")
+        self.assertIs(opened.begin("all", "2-b"), True)
+        self.assertEqual(opened.deliver([document("2", "{}")], place="2-b"), [None])
+        self.assertEqual(opened.deliver([document("3", "{}")]), [None])
+        self.assertEqual(readers(), ["1", "3"])
+        opened.switch("all", "2-b")
+        self.assertEqual(readers(), ["2"])
+        opened.abandon("all", "2-c")
+        gone = lambda: opened.deliver([document("2")], place="2-c")  # noqa: E731
+        self.assertEqual(self.fails(gone).code, "place-gone")
+        self.assertEqual(self.fails(opened.switch, "all", "2-c").failure_class, "fatal")
+        self.assertEqual(self.fails(opened.abandon, "all", "bug").code, "exception")
+        # Readers would be switched at once.
+        said = self.fails(opened.begin, "forgotten", "3-d")
+        self.assertEqual((said.failure_class, said.code), ("fatal", "results"))
+        self.assertRegex(said.message, "^`begin` returned NoneType: True where readers see anything")
+        self.assertEqual(self.fails(Instance(shown).begin, "all", "3-d").code, "not-open")
+
+    def test_a_part_of_what_builds_beside_is_refused(self):
+        def method(self, destination, place):
+            pass
+
+        for names, missing in [
+            (["begin", "switch"], "all three of them: `abandon` is missing$"),
+            (["abandon"], "all three of them: `begin` and `switch` are missing$"),
+        ]:
+            with self.subTest(names=names), self.assertRaisesRegex(TypeError, missing):
+                sink(type("Partly", (Silent,), dict.fromkeys(names, method)))
+        with self.assertRaisesRegex(TypeError, "`begin` is missing$"):
+            sink(type("Partly", (Silent,), {"begin": 1, "switch": method, "abandon": method}))
+
     def test_the_golden_batch_is_read(self):
-        data = bytes.fromhex("".join(GOLDEN.read_text().split()))
+        data = golden("deliver")
         instance = Instance(sink(Silent))
         self.assertEqual(self.fails(instance.deliver, data).code, "not-open")
         instance.open("{}")
         self.assertEqual(instance.deliver(data), b"\x93\x91\x00\x91\x00\x91\x00")
         batch = instance._sink.batch
-        self.assertEqual((batch.entity, batch.origin, batch.generation), ("public.products", "stream", 3))
+        seen = (batch.entity, batch.origin, batch.generation, batch.place)
+        self.assertEqual(seen, ("public.products", "stream", 3, None))
         seen = [(each.destination, each.id, each.body, each.lsn) for each in batch.documents]
         expected = [
             ("products", "7", '{"a": 1.50,\n "b": "\\ud800"}', "16/B374D848"),
@@ -111,6 +191,8 @@ class Sinks(unittest.TestCase):
             ("all", "é", "null", "0/0"),
         ]
         self.assertEqual(seen, expected)
+        instance.deliver(golden("deliver-place"))
+        self.assertEqual((instance._sink.batch.place, len(instance._sink.batch.documents)), ("3-5f2c81d0", 2))
         for cut in range(len(data)):
             self.assertEqual(self.fails(instance.deliver, data[:cut]).code, "batch", f"cut at {cut}")
 
@@ -120,7 +202,10 @@ class Sinks(unittest.TestCase):
             self.assertEqual(self.fails(opened.deliver, [document("1")]).code, "results")
         broken = OpenSink(sink(type("Broken", (Silent,), {"answer": lambda self, batch: None.missing})))
         failure = self.fails(broken.deliver, [document("1")])
-        self.assertEqual((failure.failure_class, failure.code), ("poison", "exception"))
+        self.assertEqual((failure.failure_class, failure.code), ("retry", "exception"))
+        stuck = OpenSink(sink(type("Stuck", (Silent,), {"purge": lambda self, destination: None.missing})))
+        failure = self.fails(stuck.purge, "d")
+        self.assertEqual((failure.failure_class, failure.code), ("retry", "exception"))
 
     def test_c096_wrong_settings_are_told_without_their_values(self):
         def said(settings):
@@ -175,6 +260,25 @@ class Sinks(unittest.TestCase):
         for make, settings in [({}, None), (dict, None), (Keeping, dict)]:
             with self.subTest(make=make), self.assertRaises(TypeError):
                 sink(make, settings=settings)
+
+    def test_what_is_returned_in_place_of_raised_is_no_success(self):
+        busy = Failure.retry("busy", "the service says 503")
+
+        async def later(*_):
+            self.fail("it is never run")
+
+        for answer, code in [(lambda *_: busy, "busy"), (later, "async")]:
+            methods = dict.fromkeys(["deliver", "purge", "begin", "switch", "abandon"], answer)
+            opened = OpenSink(sink(type("All", (Silent,), methods)))
+            calls = [lambda: opened.deliver([SinkDocument("all", "1", "{}")]), lambda: opened.purge("all")]
+            calls += [lambda call=getattr(opened, name): call("all", "1") for name in ("begin", "switch", "abandon")]
+            for call in calls:
+                self.assertEqual(self.fails(call).code, code)
+            each = type("Each", (Silent,), {"deliver": lambda _, batch, answer=answer: batch.each(answer)})
+            results = OpenSink(sink(each)).deliver([SinkDocument("all", "1", "{}"), SinkDocument("all", "2", "{}")])
+            self.assertEqual([result.code for result in results], [code, code])
+        other = type("Other", (Silent,), {"deliver": lambda _, batch: batch.each(lambda document: document.id)})
+        self.assertEqual(OpenSink(sink(other)).deliver([SinkDocument("all", "1", "{}")]), [None])
 
     def test_messagepack_comes_back_as_it_was(self):
         for value in [

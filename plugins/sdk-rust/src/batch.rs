@@ -1,5 +1,7 @@
 //! A whole batch: from the host's bytes to the reply's.
 
+use std::marker::PhantomData;
+
 use serde::Deserialize;
 
 use crate::{
@@ -147,9 +149,10 @@ pub fn run<T: Transform>(batch: &[u8]) -> Result<Vec<u8>, Failure> {
         return Err(Failure::fatal("columns", message));
     }
     let count = reader.array()?;
+    T::prepare(Changes { reader, columns: &columns, origin, left: count, of: PhantomData })?;
     let mut out = Outcomes::new(count, batch.len());
     for _ in 0..count {
-        match change::<T>(&mut reader, &columns, origin)? {
+        match change::<T>(&mut reader, &columns, origin)?.and_then(T::transform) {
             Ok(answer) => answer.write(&mut out),
             Err(failure) => out.failed(&failure),
         }
@@ -157,13 +160,45 @@ pub fn run<T: Transform>(batch: &[u8]) -> Result<Vec<u8>, Failure> {
     Ok(out.finish())
 }
 
-/// Reads one change and has it answered. The outer error is one of the batch.
+/// The changes of a batch, read one by one. One whose row cannot be read is left out: it fails when its turn comes.
+pub struct Changes<'a, T: Transform> {
+    reader: Reader<'a>,
+    columns: &'a [&'a str],
+    origin: Origin,
+    left: usize,
+    of: PhantomData<T>,
+}
+
+impl<'a, T: Transform> Iterator for Changes<'a, T> {
+    type Item = Change<'a, T::Row<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.left > 0 {
+            self.left -= 1;
+            match change::<T>(&mut self.reader, self.columns, self.origin) {
+                Ok(Ok(change)) => return Some(change),
+                Ok(Err(_)) => {}
+                // What is malformed is told when it is answered.
+                Err(_) => self.left = 0,
+            }
+        }
+        None
+    }
+}
+
+impl<T: Transform> std::fmt::Debug for Changes<'_, T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Changes").field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+/// Reads one change. The outer error is one of the batch.
 #[inline]
 fn change<'a, T: Transform>(
     reader: &mut Reader<'a>,
     columns: &'a [&'a str],
     origin: Origin,
-) -> Result<Result<T::Answer<'a>, Failure>, Failure> {
+) -> Result<Result<Change<'a, T::Row<'a>>, Failure>, Failure> {
     let elements = reader.array()?;
     let operation = reader.text()?;
     let operation = Operation::parse(operation)
@@ -184,7 +219,7 @@ fn change<'a, T: Transform>(
         return Ok(Err(Failure::poison("no-row", "the change has neither a new nor an old row")));
     };
     Ok(match tuple.read() {
-        Ok(row) => T::transform(Change { operation, origin, id, row, lsn, commit_time_us, sequence, old }),
+        Ok(row) => Ok(Change { operation, origin, id, row, lsn, commit_time_us, sequence, old }),
         Err(error) => Err(Failure::poison("row", error.to_string())),
     })
 }
@@ -214,5 +249,72 @@ fn absent<'a>(reader: &mut Reader<'a>) -> Result<(Absent<'a>, Absent<'a>), Malfo
             Ok((Absent(Some(new)), Absent(Some(old))))
         }
         _ => Err(Malformed { at: start.at(), expected: "nil or two lists of positions" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, collections::BTreeMap};
+
+    use super::*;
+    use crate::{
+        Value,
+        query::Query,
+        testing::{self, Outcome, Table},
+    };
+
+    #[derive(Deserialize)]
+    struct Product<'a> {
+        brand: &'a str,
+    }
+
+    thread_local! {
+        static BRANDS: RefCell<BTreeMap<String, String>> = const { RefCell::new(BTreeMap::new()) };
+    }
+
+    struct Prepared;
+
+    impl Transform for Prepared {
+        type Row<'a> = Product<'a>;
+        type Answer<'a> = Option<String>;
+
+        fn prepare<'a>(changes: Changes<'a, Self>) -> Result<(), Failure> {
+            let brands: Vec<&str> = changes.map(|change| change.row.brand).collect();
+            if brands.contains(&"late") {
+                return Err(Failure::retry("late", "later"));
+            }
+            let query = brands.iter().fold(Query::new("a"), |query, brand| query.with([Some(*brand)]));
+            let answers = query.run()?;
+            BRANDS.with_borrow_mut(|known| {
+                for (set, brand) in brands.iter().enumerate() {
+                    let rows: Vec<(String,)> = answers.rows(set)?;
+                    known.insert((*brand).to_owned(), rows[0].0.clone());
+                }
+                Ok(())
+            })
+        }
+
+        fn transform<'a>(change: Change<'a, Product<'a>>) -> Result<Option<String>, Failure> {
+            Ok(BRANDS.with_borrow(|known| known.get(change.row.brand).cloned()))
+        }
+    }
+
+    #[test]
+    fn a_batch_is_prepared_once_before_its_first_change() {
+        testing::set_query(|_, parameters| {
+            let name = if parameters[0].as_deref() == Some("a") { "of a" } else { "of another" };
+            (vec!["name"], vec![vec![Value::Text(name)]])
+        });
+        let table = Table::of::<Prepared>()
+            .insert("1", &[("brand", Value::Text("a"))])
+            .insert("2", &[("brand", Value::Integer(7))])
+            .insert("3", &[("brand", Value::Text("b"))]);
+        let outcomes = table.run::<Prepared>().unwrap();
+        assert_eq!(outcomes[0].document(), Some("\"of a\""));
+        assert!(matches!(&outcomes[1], Outcome::Failed(failure) if failure.code == "row"), "{outcomes:?}");
+        assert_eq!(outcomes[2].document(), Some("\"of another\""));
+        assert_eq!(BRANDS.with_borrow(BTreeMap::len), 2, "what cannot be read is not shown");
+        let late = Table::of::<Prepared>().insert("1", &[("brand", Value::Text("late"))]);
+        assert_eq!(late.run::<Prepared>().unwrap_err().code, "late");
     }
 }

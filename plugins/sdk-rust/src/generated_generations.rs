@@ -11,7 +11,8 @@ pub mod exports {
             ///
             /// A place is one building of one destination. Its name has letters, digits and `-`, 40 bytes at the most, and is
             /// never given to another building. Every function may be called again with the same words, as after a restart of
-            /// the host, and comes to the same.
+            /// the host, and comes to the same. Documents may come without a place before any was begun: a `switch` that
+            /// follows some day has to find nothing in its way.
             #[allow(dead_code, async_fn_in_trait, unused_imports, clippy::all)]
             pub mod generations {
                 #[used]

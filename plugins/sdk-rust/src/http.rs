@@ -15,7 +15,10 @@
 //! # }
 //! ```
 
-use std::{fmt, time::Duration};
+use std::{
+    fmt::{self, Write as _},
+    time::Duration,
+};
 
 use crate::{Failure, FailureClass};
 
@@ -129,6 +132,20 @@ impl Request {
         #[cfg(not(target_family = "wasm"))]
         return target(&self.url).and_then(|_| crate::testing::answer(&self));
     }
+}
+
+/// A text as one part of a URL's path, or of its query: an id may have a `/` or a `?`.
+#[must_use]
+pub fn escaped(part: &str) -> String {
+    let mut out = String::with_capacity(part.len());
+    for byte in part.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            out.push(char::from(byte));
+        } else {
+            let _ = write!(out, "%{byte:02X}");
+        }
+    }
+    out
 }
 
 /// Where a request goes.
@@ -330,6 +347,11 @@ mod tests {
         assert_eq!(found, Target { secure: false, authority: "x:1", path: "/?a=b".to_owned() });
         let found = target("https://x").unwrap();
         assert_eq!(found, Target { secure: true, authority: "x", path: "/".to_owned() });
+    }
+
+    #[test]
+    fn a_part_of_a_url_is_escaped() {
+        assert_eq!(escaped("a/b?c=1&d ~-._9ü"), "a%2Fb%3Fc%3D1%26d%20~-._9%C3%BC");
     }
 
     #[test]

@@ -61,7 +61,7 @@ mod text;
 mod value;
 
 pub use answer::{Answer, Document, IntoAnswer, Outcomes};
-pub use batch::{Change, Operation, Origin};
+pub use batch::{Change, Changes, Operation, Origin};
 pub use failure::{Failure, FailureClass};
 pub use json::to_json;
 pub use value::{Field, RawJson, Value};
@@ -89,6 +89,19 @@ pub trait Transform {
     /// What it answers: an `Option` of a document (`None`: this row has none), a `Vec` of [`Document`]s
     /// (empty: this row has none), or an [`Answer`], which may also skip.
     type Answer<'a>: IntoAnswer;
+
+    /// Is shown the changes of a batch before the first of them is answered: to ask the source or a service once for all of
+    /// them, and keep the answers in a `thread_local`. Does nothing, where a transform has none.
+    ///
+    /// # Errors
+    /// A [`Failure`] of the whole batch.
+    fn prepare<'a>(changes: Changes<'a, Self>) -> Result<(), Failure>
+    where
+        Self: Sized,
+    {
+        let _ = changes;
+        Ok(())
+    }
 
     /// Answers one change.
     ///

@@ -1,5 +1,7 @@
 """Makes documents of `{{table}}`."""
 
+from typing import Any
+
 from anabranch_sdk import Change, transform
 
 
@@ -10,6 +12,6 @@ from anabranch_sdk import Change, transform
     # These come as the text that they are, with all their digits: `.parse()` gives their value.
     raw=[{{raw}}],
 )
-def plugin(change: Change[dict]):
+def plugin(change: Change[dict[str, Any]]) -> dict[str, Any] | None:
     # None: this row has no document.
     return dict(change.row)

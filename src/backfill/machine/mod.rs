@@ -293,15 +293,19 @@ impl<P> Machine<P> {
     /// When [`Machine::tick`] has something to do next, if nothing else happens.
     #[must_use]
     pub fn next_wake(&self) -> Option<Timestamp> {
+        let waiting = self.runs.values().filter(|run| !run.active && !self.pace.paused(run.spec.table));
+        let begins = waiting.map(|run| run.spec.not_before).filter(|at| *at > self.now);
+        let probe = self.probe_pause().map(|pause| after(self.last_probe, pause).max(self.now));
+        begins.chain(probe).chain(self.next_free()).min()
+    }
+
+    /// When a rate lets a run read on that would read now.
+    #[must_use]
+    pub fn next_free(&self) -> Option<Timestamp> {
         let share = self.share();
-        let free = self.runs.values().filter(|run| !self.pace.paused(run.spec.table)).filter_map(|run| {
-            match run.active {
-                true => run.wants_page(share).then(|| self.pace.free_at(run.spec.table)),
-                false => Some(run.spec.not_before),
-            }
-        });
-        let probe = self.probe_pause().map(|pause| after(self.last_probe, pause));
-        free.filter(|at| *at > self.now).chain(probe).min().map(|at| at.max(self.now))
+        let reads = |run: &&Run<P>| run.active && !self.pace.paused(run.spec.table) && run.wants_page(share);
+        let free = self.runs.values().filter(reads).map(|run| self.pace.free_at(run.spec.table));
+        free.filter(|at| *at > self.now).min()
     }
 
     // --- inside -------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ use crate::{
     model::{EntityName, PluginKind, Relation},
     plugin::{
         Asked, HostSettings, Inspection, PluginHost,
-        build::{self, BuildOptions, Built, Language},
-        new::{self, NewProject},
+        build::{self, BuildOptions, Built},
+        new::{self, NewPlugin, NewProject, ProjectLanguage},
     },
     postgres::{Catalog, ConnectSettings, Purpose},
 };
@@ -30,7 +30,7 @@ pub(super) struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
-    /// Make a project to begin with: a transform for a table's columns, its test, and a copy of the SDK.
+    /// Make a project to begin with: a transform for a table's columns, or a sink, with its test and a copy of the SDK.
     New(NewArguments),
     /// Build a component from a project in Rust (Cargo.toml), JavaScript (package.json), Python (pyproject.toml), Go (go.mod) or C (plugin.toml).
     Build(BuildArguments),
@@ -47,8 +47,10 @@ enum Command {
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum LanguageName {
     Rust,
-    #[value(name = "javascript")]
+    #[value(name = "javascript", alias = "js")]
     JavaScript,
+    #[value(name = "typescript", alias = "ts")]
+    TypeScript,
     Python,
     C,
     Go,
@@ -66,6 +68,9 @@ struct NewArguments {
     /// string; the sample's stand there otherwise.
     #[arg(long, value_name = "SCHEMA.TABLE")]
     table: Option<EntityName>,
+    /// Make a sink, which delivers documents to where they are wanted, in place of a transform.
+    #[arg(long)]
+    sink: bool,
     #[command(flatten)]
     source: SourceArguments,
 }
@@ -75,7 +80,10 @@ struct NewArguments {
 struct NewShape {
     folder: String,
     language: String,
-    table: String,
+    /// `transform` or `sink`.
+    kind: &'static str,
+    /// Null for a sink.
+    table: Option<String>,
     /// Whether the columns are those of the source's table, not the sample's.
     from_source: bool,
     files: Vec<String>,
@@ -136,12 +144,23 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
 
 fn create(context: &Context, arguments: &NewArguments) -> anyhow::Result<Exit> {
     let language = match arguments.language {
-        LanguageName::Rust => Language::Rust,
-        LanguageName::JavaScript => Language::JavaScript,
-        LanguageName::Python => Language::Python,
-        LanguageName::C => Language::C,
-        LanguageName::Go => Language::Go,
+        LanguageName::Rust => ProjectLanguage::Rust,
+        LanguageName::JavaScript => ProjectLanguage::JavaScript,
+        LanguageName::TypeScript => ProjectLanguage::TypeScript,
+        LanguageName::Python => ProjectLanguage::Python,
+        LanguageName::C => ProjectLanguage::C,
+        LanguageName::Go => ProjectLanguage::Go,
     };
+    if arguments.sink {
+        if let Some(table) = &arguments.table {
+            return Err(UsageError(format!(
+                "--sink and --table exclude each other: a sink delivers documents of any table; leave out `--table {table}`, \
+                 or --sink for a transform"
+            ))
+            .into());
+        }
+        return made(context, language, &arguments.name, NewPlugin::Sink, false);
+    }
     let known = arguments.source.is_given() || context.global.config.is_file();
     let (table, from_source) = match &arguments.table {
         Some(name) if known => {
@@ -151,16 +170,33 @@ fn create(context: &Context, arguments: &NewArguments) -> anyhow::Result<Exit> {
         Some(name) => (new::sample_table(name.clone()), false),
         None => (new::sample_table(EntityName::new("public", "products")), false),
     };
-    let folder = PathBuf::from(&arguments.name);
-    let project = NewProject { language, name: &arguments.name, folder: &folder, table: &table };
+    made(context, language, &arguments.name, NewPlugin::Transform(&table), from_source)
+}
+
+/// Makes the project and says what comes next.
+fn made(
+    context: &Context,
+    language: ProjectLanguage,
+    name: &str,
+    plugin: NewPlugin<'_>,
+    from_source: bool,
+) -> anyhow::Result<Exit> {
+    let folder = PathBuf::from(name);
+    let project = NewProject { language, name, folder: &folder, plugin };
     let files = new::create(&project)?;
+    let (kind, table) = match plugin {
+        NewPlugin::Transform(table) => ("transform", Some(table.name.to_string())),
+        NewPlugin::Sink => ("sink", None),
+    };
+    let enter = format!("cd {name}");
     let shape = NewShape {
         folder: folder.display().to_string(),
         language: language.to_string(),
-        table: table.name.to_string(),
+        kind,
+        table,
         from_source,
         files: files.iter().map(|file| file.display().to_string()).collect(),
-        next: next(language, &arguments.name),
+        next: std::iter::once(enter).chain(project.commands()).collect(),
     };
     context.output.result(&shape, new_text)?;
     Ok(Exit::Done)
@@ -176,32 +212,16 @@ async fn table_of(connect: &ConnectSettings, name: &EntityName) -> anyhow::Resul
     Ok(catalog.relation(table))
 }
 
-fn next(language: Language, name: &str) -> Vec<String> {
-    let (tests, tools) = match language {
-        Language::Rust => ("cargo test", &["rustup target add wasm32-unknown-unknown"][..]),
-        Language::JavaScript => ("npm test", &[][..]),
-        Language::Python => (
-            "python3 -m unittest discover tests",
-            &["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"][..],
-        ),
-        Language::Go => ("go test ./...", &[][..]),
-        Language::C => {
-            ("make test", &["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"][..])
-        }
-    };
-    let mut commands = vec![format!("cd {name}")];
-    if language == Language::JavaScript {
-        commands.push("npm install".to_owned());
-    }
-    commands.push(tests.to_owned());
-    commands.extend(tools.iter().map(|&tool| tool.to_owned()));
-    commands.extend(["anabranch plugin test", "anabranch plugin build"].map(str::to_owned));
-    commands
-}
-
 fn new_text(made: &NewShape) -> String {
-    let columns = if made.from_source { "its own columns" } else { "the sample's columns: mend them" };
-    let mut text = format!("{}: a plugin in {} for {} ({columns})\n", made.folder, made.language, made.table);
+    let what = match &made.table {
+        Some(table) => {
+            let columns =
+                if made.from_source { "its own columns" } else { "the sample's columns: mend them" };
+            format!("a plugin in {} for {table} ({columns})", made.language)
+        }
+        None => format!("a sink in {}", made.language),
+    };
+    let mut text = format!("{}: {what}\n", made.folder);
     for command in &made.next {
         text.push_str(&format!("  {command}\n"));
     }
@@ -277,6 +297,7 @@ fn text(inspection: &Inspection) -> String {
     if let Some(interface) = &inspection.interface {
         lines.push(("interface", interface.clone()));
         lines.push(("imports", list(&inspection.imports, "none")));
+        lines.push(("exports", list(&inspection.exports, "none")));
         let asked: Vec<String> = inspection.capabilities.iter().map(asked_text).collect();
         lines.push(("asks for", list(&asked, "nothing")));
     }

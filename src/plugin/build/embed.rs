@@ -106,6 +106,8 @@ mod tests {
 
     const TRANSFORM: &[&str] = &["describe@1.0.0#describe", "transform@1.0.0#transform"];
     const SINK: &[&str] = &["describe@1.0.0#describe", "sink@1.0.0#open", "sink@1.0.0#deliver"];
+    const GENERATIONS: [&str; 3] =
+        ["generations@1.0.0#begin", "generations@1.0.0#switch", "generations@1.0.0#abandon"];
     const WASI: &str = wasi_stub::NAME;
 
     /// A module as a compiler links it, with imports that it may call, and the functions of interfaces.
@@ -130,7 +132,11 @@ mod tests {
         let mut exports = ExportSection::new();
         let mut code = CodeSection::new();
         let names = exported.iter().map(|name| {
-            let signature = if name.ends_with("describe") { 0 } else { 1 };
+            let signature = match name {
+                _ if name.ends_with("describe") => 0,
+                _ if GENERATIONS.contains(name) => 2,
+                _ => 1,
+            };
             (format!("anabranch:plugin/{name}"), signature)
         });
         let names = names.chain([("cabi_realloc".to_owned(), 2)]);
@@ -150,6 +156,10 @@ mod tests {
         module.section(&types).section(&imports).section(&functions).section(&memories).section(&exports);
         module.section(&code);
         module.finish()
+    }
+
+    fn interface_function(export: &str) -> &str {
+        export.split_once('#').unwrap().1
     }
 
     fn shape(imported: &[(&str, &str)], exported: &[&str]) -> Shape {
@@ -187,12 +197,16 @@ mod tests {
     fn what_a_module_exports_is_what_it_is() {
         let sink = shape(&[], SINK);
         assert_eq!((sink.kind, sink.exports_optional("purge")), (PluginKind::Sink, false));
-        let all = [SINK, &["purge@1.0.0#purge", "transform@1.0.0#transform"]].concat();
+        let all = [SINK, &["purge@1.0.0#purge", "transform@1.0.0#transform"], &GENERATIONS].concat();
         let mark = |name| (WASI, name);
         for (marks, exports) in [
             (&[mark("anabranch_exports_transform")][..], &["transform"][..]),
             (&[mark("anabranch_exports_sink")], &["sink"]),
             (&[mark("anabranch_exports_sink"), mark("anabranch_exports_purge")], &["purge", "sink"]),
+            (
+                &[mark("anabranch_exports_sink"), mark("anabranch_exports_generations")],
+                &["generations", "sink"],
+            ),
         ] {
             let mut expected: Vec<_> =
                 exports.iter().map(|name| format!("anabranch:plugin/{name}@1.0.0")).collect();
@@ -201,6 +215,13 @@ mod tests {
         }
         let problem = component(linked(&[mark("anabranch_exports_sink")], TRANSFORM)).unwrap_err();
         assert!(problem.contains("sink"), "{problem}");
+        assert!(shape(&[], &[SINK, &GENERATIONS].concat()).exports_optional("generations"));
+        for missing in GENERATIONS {
+            let others = GENERATIONS.into_iter().filter(|name| *name != missing).collect::<Vec<_>>();
+            let problem = component(linked(&[], &[SINK, &others].concat())).unwrap_err();
+            let function = format!("function `{}`", interface_function(missing));
+            assert!(problem.contains(&function), "{missing}: {problem}");
+        }
     }
 
     #[test]

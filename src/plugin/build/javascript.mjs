@@ -100,7 +100,8 @@ async function prepare(esbuild, task) {
   if (plugin?.kind !== "transform" && plugin?.kind !== "sink") {
     throw new Wrong(`${entry} exports no \`plugin\`; write \`export const plugin = transform({ … })\`, or \`sink(…)\``);
   }
-  const exports = plugin.kind === "transform" ? ["transform"] : ["sink", ...(plugin.purges ? ["purge"] : [])];
+  const optional = Object.entries({ purge: plugin.purges, generations: plugin.hasGenerations });
+  const exports = plugin.kind === "transform" ? ["transform"] : ["sink", ...optional.filter(([, has]) => has).map(([name]) => name)];
   const { source, metafile } = await bundle(esbuild, `
     import * as log from "anabranch:plugin/log@1.0.0";
     import * as config from "anabranch:plugin/config@1.0.0";

@@ -36,7 +36,8 @@ plugin = getattr(project, "plugin", None)
 if isinstance(plugin, Plugin):
     exports = ["transform"]
 elif isinstance(plugin, SinkPlugin):
-    exports = ["sink", "purge"] if plugin.purges else ["sink"]
+    optional = {"purge": plugin.purges, "generations": plugin.has_generations}
+    exports = ["sink", *(name for name, has in optional.items() if has)]
 else:
     problem(f"the module {module} ({project.__file__}) has no `plugin`, made by `transform(…)` or `sink(…)`")
 uses = [name for name in CAPABILITIES if f"anabranch_sdk.{name}" in sys.modules]

@@ -46,6 +46,7 @@ const FUNCTIONS: &[(&str, &str, Answer)] = &[
     ("anabranch_exports_transform", "", Answer::Error(SUCCESS)),
     ("anabranch_exports_sink", "", Answer::Error(SUCCESS)),
     ("anabranch_exports_purge", "", Answer::Error(SUCCESS)),
+    ("anabranch_exports_generations", "", Answer::Error(SUCCESS)),
     ("args_get", "ii", Answer::Error(SUCCESS)),
     ("args_sizes_get", "ii", Answer::Code(none)),
     ("clock_res_get", "ii", Answer::Code(resolution)),

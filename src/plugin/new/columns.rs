@@ -106,6 +106,21 @@ impl<'a> Columns<'a> {
         format!("{{{}}}", self.each().map(entry).collect::<Vec<_>>().join(","))
     }
 
+    pub(super) fn typescript(&self) -> Filling {
+        let field = |(column, key): &(&Column, bool)| {
+            let null = if *key { "" } else { " | null" };
+            let name = if is_word(&column.name) { column.name.clone() } else { quoted(&column.name) };
+            format!("  {name}: {}{null};", javascript_type(&column.value_type))
+        };
+        vec![("fields", lines(self.columns.iter(), field)), ("test_row", self.javascript_row())]
+    }
+
+    fn javascript_row(&self) -> String {
+        let value =
+            |column: &Column| format!("    {}: {},", quoted(&column.name), example(&column.value_type));
+        lines(self.each(), value)
+    }
+
     pub(super) fn javascript(&self) -> Filling {
         let property = |(column, key): &(&Column, bool)| {
             let null = if *key { "" } else { " | null" };
@@ -114,9 +129,7 @@ impl<'a> Columns<'a> {
                 if is_word(name) { name.clone() } else { format!("\"{}\"", name.replace("*/", "* /")) };
             format!(" * @property {{{}{null}}} {name}", javascript_type(&column.value_type))
         };
-        let value =
-            |column: &Column| format!("    {}: {},", quoted(&column.name), example(&column.value_type));
-        vec![("properties", lines(self.columns.iter(), property)), ("test_row", lines(self.each(), value))]
+        vec![("properties", lines(self.columns.iter(), property)), ("test_row", self.javascript_row())]
     }
 
     pub(super) fn python(&self) -> Filling {
@@ -211,7 +224,7 @@ impl<'a> Columns<'a> {
         let mut names = Vec::new();
         for (at, (column, key)) in self.columns.iter().enumerate() {
             let plain = is_word(&column.name)
-                && !super::RUST.contains(&column.name.as_str())
+                && !super::names::RUST.contains(&column.name.as_str())
                 && !column.name.contains(char::is_uppercase);
             let name = if plain { column.name.clone() } else { format!("column_{}", at + 1) };
             let renamed = if plain {

@@ -1,33 +1,112 @@
-//! `plugin new`: a project to begin with, in each language, for a table's own columns.
+//! `plugin new`: a project to begin with, in each language: a transform for a table's own columns, or a sink.
 //!
 //! The project stands by itself: it has a copy of the SDK (none is published yet), a first transform that keeps every
-//! column, a first test and a first golden case that pass. Must never: write over anything that is there.
+//! column, or a sink that puts documents under URLs of their own, and a first test that passes, as does a transform's first
+//! golden case. Must never: write over anything that is there.
 
 mod columns;
 mod golden;
+mod names;
 mod sdk;
+mod templates;
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     path::{Path, PathBuf},
 };
 
 use super::{build::Language, describe::named};
 use crate::model::{EntityName, Relation};
-use columns::{Columns, quoted};
+
+/// A language that a project is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProjectLanguage {
+    /// Rust.
+    Rust,
+    /// JavaScript.
+    JavaScript,
+    /// TypeScript.
+    TypeScript,
+    /// Python.
+    Python,
+    /// C.
+    C,
+    /// Go.
+    Go,
+}
+
+impl ProjectLanguage {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Rust, Self::JavaScript, Self::TypeScript, Self::Python, Self::C, Self::Go];
+
+    /// What builds it.
+    #[must_use]
+    pub fn built_as(self) -> Language {
+        match self {
+            Self::Rust => Language::Rust,
+            Self::JavaScript | Self::TypeScript => Language::JavaScript,
+            Self::Python => Language::Python,
+            Self::C => Language::C,
+            Self::Go => Language::Go,
+        }
+    }
+}
+
+impl fmt::Display for ProjectLanguage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TypeScript => f.write_str("TypeScript"),
+            other => other.built_as().fmt(f),
+        }
+    }
+}
+
+/// What a project is to be.
+#[derive(Clone, Copy, Debug)]
+pub enum NewPlugin<'a> {
+    /// A transform for a table.
+    Transform(&'a Relation),
+    /// A sink.
+    Sink,
+}
 
 /// A project that is wanted.
 #[derive(Debug)]
 pub struct NewProject<'a> {
     /// The language.
-    pub language: Language,
+    pub language: ProjectLanguage,
     /// The plugin's name, and that of the project.
     pub name: &'a str,
     /// The folder to make.
     pub folder: &'a Path,
-    /// The table that it is for.
-    pub table: &'a Relation,
+    /// What it is to be.
+    pub plugin: NewPlugin<'a>,
 }
+
+impl NewProject<'_> {
+    /// The commands that come next, as its author types them in its folder.
+    #[must_use]
+    pub fn commands(&self) -> Vec<String> {
+        let (tests, tools) = match self.language {
+            ProjectLanguage::Rust => (&["cargo test"][..], &["rustup target add wasm32-unknown-unknown"][..]),
+            ProjectLanguage::JavaScript => (&["npm install", "npm test"][..], &[][..]),
+            ProjectLanguage::TypeScript => (&["npm install", "npm run check", "npm test"][..], &[][..]),
+            ProjectLanguage::Python => (&["python3 -m unittest discover tests"][..], VENV),
+            ProjectLanguage::Go => (&["go test ./..."][..], &[][..]),
+            ProjectLanguage::C => (&["make test"][..], VENV),
+        };
+        let golden = match self.plugin {
+            NewPlugin::Transform(_) => &["anabranch plugin test"][..],
+            NewPlugin::Sink => &[],
+        };
+        let all = [tests, tools, golden, &["anabranch plugin build"]].concat();
+        all.into_iter().map(str::to_owned).collect()
+    }
+}
+
+/// Tools that come in a virtual environment.
+const VENV: &[&str] = &["python3 -m venv .venv", ".venv/bin/pip install -r requirements.txt"];
 
 /// A project could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +124,7 @@ pub enum NewError {
         /// The name.
         name: String,
         /// The language.
-        language: Language,
+        language: ProjectLanguage,
     },
     /// There is something.
     #[error("{} is there already; remove it, or give another name", .0.display())]
@@ -60,167 +139,6 @@ pub enum NewError {
     },
 }
 
-/// Names that would hide what every Python program needs, or that its grammar keeps.
-const PYTHON: &[&str] = &[
-    "and",
-    "as",
-    "assert",
-    "async",
-    "await",
-    "break",
-    "class",
-    "collections",
-    "continue",
-    "dataclasses",
-    "decimal",
-    "def",
-    "del",
-    "elif",
-    "else",
-    "except",
-    "finally",
-    "for",
-    "from",
-    "global",
-    "if",
-    "import",
-    "in",
-    "is",
-    "json",
-    "lambda",
-    "math",
-    "nonlocal",
-    "not",
-    "or",
-    "pass",
-    "raise",
-    "re",
-    "return",
-    "sys",
-    "tests",
-    "try",
-    "types",
-    "typing",
-    "unittest",
-    "while",
-    "with",
-    "yield",
-    "anabranch_sdk",
-];
-
-/// Names that Go knows as packages of its own.
-const GO: &[&str] = &[
-    "all",
-    "anabranch-sdk",
-    "bufio",
-    "builtin",
-    "bytes",
-    "cmd",
-    "cmp",
-    "context",
-    "crypto",
-    "embed",
-    "encoding",
-    "errors",
-    "expvar",
-    "flag",
-    "fmt",
-    "hash",
-    "html",
-    "image",
-    "internal",
-    "io",
-    "iter",
-    "log",
-    "main",
-    "maps",
-    "math",
-    "mime",
-    "net",
-    "os",
-    "path",
-    "plugin",
-    "reflect",
-    "regexp",
-    "runtime",
-    "slices",
-    "sort",
-    "std",
-    "strconv",
-    "strings",
-    "structs",
-    "sync",
-    "syscall",
-    "test",
-    "testing",
-    "time",
-    "tool",
-    "unicode",
-    "unique",
-    "unsafe",
-    "vendor",
-    "weak",
-    "work",
-];
-
-/// Names that cargo or Rust refuses.
-const RUST: &[&str] = &[
-    "abstract",
-    "as",
-    "async",
-    "await",
-    "become",
-    "box",
-    "break",
-    "const",
-    "continue",
-    "crate",
-    "do",
-    "dyn",
-    "else",
-    "enum",
-    "extern",
-    "false",
-    "final",
-    "fn",
-    "for",
-    "gen",
-    "if",
-    "impl",
-    "in",
-    "let",
-    "loop",
-    "macro",
-    "match",
-    "mod",
-    "move",
-    "mut",
-    "override",
-    "priv",
-    "pub",
-    "ref",
-    "return",
-    "self",
-    "static",
-    "struct",
-    "super",
-    "test",
-    "trait",
-    "true",
-    "try",
-    "type",
-    "typeof",
-    "unsafe",
-    "unsized",
-    "use",
-    "virtual",
-    "where",
-    "while",
-    "yield",
-    "anabranch-sdk",
-    "serde",
-];
-
 /// The columns of the sample table, for a project that nobody has told its table's.
 #[must_use]
 pub fn sample_table(name: EntityName) -> Relation {
@@ -232,27 +150,19 @@ pub fn sample_table(name: EntityName) -> Relation {
 /// # Errors
 /// See [`NewError`]. What was begun is left, so that the reason can be looked at.
 pub fn create(project: &NewProject<'_>) -> Result<Vec<PathBuf>, NewError> {
-    let NewProject { language, name, folder, table } = *project;
+    let NewProject { language, name, folder, plugin: _ } = *project;
     if !named(name) {
         return Err(NewError::Name(name.to_owned()));
     }
     let module = name.replace('-', "_");
-    let taken = match language {
-        Language::Rust => RUST.contains(&name),
-        Language::JavaScript => name == "anabranch-sdk",
-        Language::Python => PYTHON.contains(&module.as_str()),
-        Language::C => false,
-        // Packages of the standard library, and the SDK, have the same paths.
-        Language::Go => GO.contains(&name),
-    };
-    if taken {
+    if names::is_taken(language, name, &module) {
         return Err(NewError::Taken { name: name.to_owned(), language });
     }
     if fs::symlink_metadata(folder).is_ok() {
         return Err(NewError::Exists(folder.to_owned()));
     }
     let mut written = Vec::new();
-    for (path, text) in files(language, name, &module, table) {
+    for (path, text) in templates::files(project, &module) {
         let place = folder.join(&path);
         let problem = |problem| NewError::Io { path: place.clone(), problem };
         fs::create_dir_all(place.parent().unwrap_or(folder)).map_err(problem)?;
@@ -262,145 +172,59 @@ pub fn create(project: &NewProject<'_>) -> Result<Vec<PathBuf>, NewError> {
     Ok(written)
 }
 
-macro_rules! template {
-    ($path:literal) => {
-        include_str!(concat!("../../../plugins/templates/", $path))
-    };
-}
-
-/// Paths and texts.
-fn files(language: Language, name: &str, module: &str, table: &Relation) -> Vec<(String, String)> {
-    let columns = Columns::of(table);
-    let table_text = quoted(&table.name.to_string());
-    let mut values = vec![
-        ("name", name.to_owned()),
-        ("module", module.to_owned()),
-        ("table", table.name.to_string()),
-        ("table_text", table_text),
-        ("columns", columns.names()),
-        ("raw", columns.raw()),
-        ("document", columns.document()),
-        ("document_text", quoted(&columns.document())),
-    ];
-    let templates: Vec<(String, &str)> = match language {
-        Language::Rust => {
-            values.extend(columns.rust());
-            vec![
-                ("Cargo.toml".to_owned(), template!("rust/Cargo.toml")),
-                (".gitignore".to_owned(), template!("rust/gitignore")),
-                ("src/lib.rs".to_owned(), template!("rust/src/lib.rs")),
-            ]
-        }
-        Language::JavaScript => {
-            values.extend(columns.javascript());
-            vec![
-                ("package.json".to_owned(), template!("javascript/package.json")),
-                (".gitignore".to_owned(), template!("javascript/gitignore")),
-                ("src/index.js".to_owned(), template!("javascript/src/index.js")),
-                ("test/plugin.test.js".to_owned(), template!("javascript/test/plugin.test.js")),
-            ]
-        }
-        Language::Python => {
-            values.extend(columns.python());
-            vec![
-                ("pyproject.toml".to_owned(), template!("python/pyproject.toml")),
-                ("requirements.txt".to_owned(), template!("python/requirements.txt")),
-                (".gitignore".to_owned(), template!("python/gitignore")),
-                (format!("{module}.py"), template!("python/plugin.py")),
-                (format!("tests/test_{module}.py"), template!("python/tests/test_plugin.py")),
-            ]
-        }
-        Language::Go => {
-            values.extend(columns.go());
-            vec![
-                ("go.mod".to_owned(), template!("go/go.mod")),
-                (".gitignore".to_owned(), template!("go/gitignore")),
-                ("main.go".to_owned(), template!("go/main.go")),
-                ("main_test.go".to_owned(), template!("go/main_test.go")),
-            ]
-        }
-        Language::C => {
-            values.extend(columns.c(&table.name));
-            vec![
-                ("plugin.toml".to_owned(), template!("c/plugin.toml")),
-                ("requirements.txt".to_owned(), template!("c/requirements.txt")),
-                ("Makefile".to_owned(), template!("c/Makefile")),
-                (".gitignore".to_owned(), template!("c/gitignore")),
-                ("src/plugin.c".to_owned(), template!("c/src/plugin.c")),
-                ("test/test_plugin.c".to_owned(), template!("c/test/test_plugin.c")),
-            ]
-        }
-    };
-    let own = templates.into_iter().map(|(path, text)| (path, filled(text, &values)));
-    let own = own.chain(golden::files(table));
-    own.chain(sdk::files(language).map(|(path, text)| (path.to_owned(), text.to_owned()))).collect()
-}
-
-/// A template with its places filled. One pass: what is filled in is not looked at again.
-fn filled(template: &str, values: &[(&str, String)]) -> String {
-    let mut out = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once("{{") {
-        out.push_str(before);
-        rest = match after.split_once("}}") {
-            Some((key, after)) if values.iter().any(|(known, _)| *known == key) => {
-                out.extend(values.iter().filter(|(known, _)| *known == key).map(|(_, value)| value.as_str()));
-                after
-            }
-            _ => {
-                out.push_str("{{");
-                after
-            }
-        };
-    }
-    out + rest
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::{Column, ReplicaIdentity, ValueType};
 
-    fn made(language: Language, table: &Relation) -> (tempfile::TempDir, Vec<PathBuf>) {
+    fn made(language: ProjectLanguage, plugin: NewPlugin<'_>) -> (tempfile::TempDir, Vec<PathBuf>) {
         let folder = tempfile::tempdir().unwrap();
         let place = folder.path().join("p");
-        let project = NewProject { language, name: "odd-names", folder: &place, table };
+        let project = NewProject { language, name: "odd-names", folder: &place, plugin };
         let files = create(&project).unwrap();
+        let again = create(&project);
+        assert!(matches!(again, Err(NewError::Exists(_))), "nothing is written over");
         (folder, files)
+    }
+
+    /// A place that a template has and nothing fills: `{{word}}`.
+    fn unfilled(text: &str) -> Option<&str> {
+        let places = text.split("{{").skip(1).filter_map(|rest| rest.split_once("}}"));
+        let is_word = |place: &str| place.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+        places.map(|(place, _)| place).find(|place| is_word(place))
     }
 
     #[test]
     fn every_place_of_every_template_is_filled() {
+        assert_eq!(unfilled("a {{ b }} {{C}} {{d}}"), Some("d"));
         let table = sample_table(EntityName::new("public", "products"));
-        for language in Language::ALL {
-            let (folder, files) = made(language, &table);
-            assert!(files.len() > 8, "{files:?}");
-            for file in files.iter().filter(|file| !file.starts_with("anabranch-sdk")) {
-                let text = fs::read_to_string(folder.path().join("p").join(file)).unwrap();
-                let left = [
-                    "name",
-                    "module",
-                    "table",
-                    "columns",
-                    "raw",
-                    "document",
-                    "fields",
-                    "test_row",
-                    "bindings",
-                    "positions",
-                    "puts",
-                    "table_comment",
-                ];
-                let left = left.iter().find(|key| text.contains(&format!("{{{{{key}}}}}")));
-                assert_eq!(left, None, "{language}: {}", file.display());
+        for language in ProjectLanguage::ALL {
+            for plugin in [NewPlugin::Transform(&table), NewPlugin::Sink] {
+                let (folder, files) = made(language, plugin);
+                assert!(files.len() > 8, "{files:?}");
+                for file in files.iter().filter(|file| !file.starts_with("anabranch-sdk")) {
+                    let text = fs::read_to_string(folder.path().join("p").join(file)).unwrap();
+                    assert_eq!(unfilled(&text), None, "{language}: {}", file.display());
+                }
             }
-            let error = create(&NewProject {
-                language,
-                name: "odd-names",
-                folder: &folder.path().join("p"),
-                table: &table,
-            });
-            assert!(matches!(error, Err(NewError::Exists(_))), "nothing is written over");
+        }
+    }
+
+    #[test]
+    fn a_sink_says_what_to_do_with_it() {
+        for (language, words) in [
+            (ProjectLanguage::Rust, ["cargo test", "src/lib.rs"]),
+            (ProjectLanguage::TypeScript, ["npm run check", "src/index.ts"]),
+            (ProjectLanguage::Python, [".venv/bin/pip install", "tests/test_odd_names.py"]),
+            (ProjectLanguage::C, ["make test", "src/plugin.c"]),
+        ] {
+            let (folder, files) = made(language, NewPlugin::Sink);
+            assert!(!files.iter().any(|file| file.starts_with("golden")), "{files:?}");
+            let text = fs::read_to_string(folder.path().join("p/README.md")).unwrap();
+            for words in words.into_iter().chain(["plugin = \"odd-names\"", "anabranch plugin build\n"]) {
+                assert!(text.contains(words), "{words}: {text}");
+            }
+            assert!(!text.contains("plugin test"), "that is for transforms: {text}");
         }
     }
 
@@ -409,17 +233,19 @@ mod tests {
         let table = sample_table(EntityName::new("public", "products"));
         let folder = tempfile::tempdir().unwrap();
         let refused = |language, name| {
-            let project = NewProject { language, name, folder: &folder.path().join("p"), table: &table };
+            let plugin = NewPlugin::Transform(&table);
+            let project = NewProject { language, name, folder: &folder.path().join("p"), plugin };
             create(&project).unwrap_err()
         };
-        for language in Language::ALL {
+        for language in ProjectLanguage::ALL {
             assert!(matches!(refused(language, "Big Name"), NewError::Name(_)));
             assert!(matches!(refused(language, "../up"), NewError::Name(_)));
         }
-        assert!(matches!(refused(Language::Python, "json"), NewError::Taken { .. }));
-        assert!(matches!(refused(Language::Rust, "type"), NewError::Taken { .. }));
-        assert!(matches!(refused(Language::Go, "plugin"), NewError::Taken { .. }));
-        assert!(matches!(refused(Language::JavaScript, "anabranch-sdk"), NewError::Taken { .. }));
+        assert!(matches!(refused(ProjectLanguage::Python, "json"), NewError::Taken { .. }));
+        assert!(matches!(refused(ProjectLanguage::Rust, "type"), NewError::Taken { .. }));
+        assert!(matches!(refused(ProjectLanguage::Go, "plugin"), NewError::Taken { .. }));
+        assert!(matches!(refused(ProjectLanguage::JavaScript, "anabranch-sdk"), NewError::Taken { .. }));
+        assert!(matches!(refused(ProjectLanguage::TypeScript, "anabranch-sdk"), NewError::Taken { .. }));
     }
 
     #[test]
@@ -441,7 +267,7 @@ mod tests {
             ],
             key: vec![0],
         };
-        let (folder, _) = made(Language::Rust, &table);
+        let (folder, _) = made(ProjectLanguage::Rust, NewPlugin::Transform(&table));
         let text = fs::read_to_string(folder.path().join("p/src/lib.rs")).unwrap();
         for words in [
             r#"#[serde(rename = "type")]"#,
@@ -451,14 +277,17 @@ mod tests {
         ] {
             assert!(text.contains(words), "{words}: {text}");
         }
-        let (folder, _) = made(Language::Python, &table);
+        let (folder, _) = made(ProjectLanguage::TypeScript, NewPlugin::Transform(&table));
+        let text = fs::read_to_string(folder.path().join("p/src/index.ts")).unwrap();
+        for words in [
+            "  type: number | bigint;",
+            r#"  "Unit Price": string | null;"#,
+            r#"  "a\"b\\c": string | null;"#,
+        ] {
+            assert!(text.contains(words), "{words}: {text}");
+        }
+        let (folder, _) = made(ProjectLanguage::Python, NewPlugin::Transform(&table));
         let text = fs::read_to_string(folder.path().join("p/odd_names.py")).unwrap();
         assert!(text.contains(r#"columns=["type", "Unit Price", "a\"b\\c"]"#), "{text}");
-    }
-
-    #[test]
-    fn places_are_filled_once() {
-        let values = [("a", "{{b}}".to_owned()), ("b", "x".to_owned())];
-        assert_eq!(filled("{{a}} {{b}} {{c}} {{", &values), "{{b}} x {{c}} {{");
     }
 }

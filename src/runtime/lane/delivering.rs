@@ -8,7 +8,7 @@ use tracing::{Instrument as _, Span, info, warn};
 use crate::{
     config::OnFailure,
     model::{Beside, Documents, Failure, FailureClass, Place},
-    pipeline::Placing,
+    pipeline::{Placing, WorkId},
     sink::Progress,
 };
 
@@ -54,7 +54,9 @@ pub(super) async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Rece
             };
             let mut load = Load::of(&first.made.steps);
             let mut together = vec![first];
+            // What comes behind a begin waits until that is recorded.
             while load.fits(bounds)
+                && together.last().is_none_or(|last| !last.work.begins())
                 && let Ok(next) = deliveries.try_recv()
             {
                 load = load.with(Load::of(&next.made.steps));
@@ -64,7 +66,9 @@ pub(super) async fn deliver_loop(shared: Arc<Shared>, mut deliveries: mpsc::Rece
                 }
                 together.push(next);
             }
-            shared.deliver(together, &mut token).await;
+            if let Some(begun) = shared.deliver(together, &mut token).await {
+                shared.until_recorded(begun).await;
+            }
         }
     };
     stop.run_until_cancelled(work).await;
@@ -90,8 +94,9 @@ impl Admitted {
 }
 
 impl Shared {
-    /// Delivers several pieces of work, those that are not given up meanwhile, and reports them accepted.
-    async fn deliver(&self, deliveries: Vec<Delivery>, token: &mut Token) {
+    /// Delivers several pieces of work, those that are not given up meanwhile, and reports them accepted. Gives the last
+    /// one, where it began a place.
+    async fn deliver(&self, deliveries: Vec<Delivery>, token: &mut Token) -> Option<WorkId> {
         self.recount().await;
         let mut admitted = Admitted::default();
         for mut delivery in deliveries {
@@ -106,13 +111,13 @@ impl Shared {
             }
             admitted.add(delivery);
         }
-        self.deliver_admitted(admitted, token).await;
+        self.deliver_admitted(admitted, token).await
     }
 
-    async fn deliver_admitted(&self, admitted: Admitted, token: &mut Token) {
+    async fn deliver_admitted(&self, admitted: Admitted, token: &mut Token) -> Option<WorkId> {
         let started = Instant::now();
         let Admitted { works, pieces, mut group } = admitted;
-        let Some((first, ..)) = works.first() else { return };
+        let (first, ..) = works.first()?;
         let batches = works.iter().map(|(_, span, _)| span);
         let span = telemetry::delivery(self.settings.sink.kind(), batches);
         for outgoing in line_up(pieces, token) {
@@ -122,6 +127,7 @@ impl Shared {
         self.release(first, &group).await;
         drop(span);
         let delivering = started.elapsed() / u32::try_from(works.len()).unwrap_or(1);
+        let mut begun = None;
         for (work, _, timing) in works {
             self.let_drop(&work);
             if self.is_stale(&work) {
@@ -132,7 +138,20 @@ impl Shared {
             let timing = Timing { delivering, ..timing };
             self.settings.metrics.delivered(timing.documents);
             self.tell(LaneEvent::Accepted { lane: self.settings.id, work: id, chunk, timing });
+            begun = work.begins().then_some(id);
         }
+        if let Some(work) = begun {
+            self.tell(LaneEvent::Begun { lane: self.settings.id, work });
+        }
+        begun
+    }
+
+    /// Waits until the place that this work began is recorded. One that is not known after a crash is begun again under
+    /// another name, and would be built behind the back of readers if they saw anything in the first one.
+    async fn until_recorded(&self, begun: WorkId) {
+        let mut recorded = self.recorded.subscribe();
+        // The sender is this lane's own.
+        let _ = recorded.wait_for(|work| *work >= begun).await;
     }
 
     /// Gives the documents that the sink did not take, and whose changes are in quarantine now.

@@ -109,6 +109,8 @@ impl Way {
 pub(super) enum LaneEvent {
     /// The sink has durably accepted this work and all before it.
     Accepted { lane: LaneId, work: WorkId, chunk: Option<Attempt>, timing: Timing },
+    /// This work, which was accepted, began a place: nothing more is delivered before [`LaneHandle::recorded`].
+    Begun { lane: LaneId, work: WorkId },
     /// It does not work now; it is tried again by itself.
     Failing { lane: LaneId, attempts: u32, failure: Failure },
     /// It works again.
@@ -187,6 +189,8 @@ struct Shared {
     quarantined: AtomicU64,
     /// Somebody else has changed what is in it.
     recount: AtomicBool,
+    /// Places that were begun up to this work are recorded.
+    recorded: watch::Sender<WorkId>,
     stop: CancellationToken,
 }
 
@@ -213,6 +217,7 @@ impl LaneHandle {
             ward: Mutex::new(ward),
             quarantined,
             recount: AtomicBool::new(false),
+            recorded: watch::Sender::new(WorkId(0)),
             stop,
         });
         // What waits here is transformed and goes out together.
@@ -250,6 +255,11 @@ impl LaneHandle {
     /// Does something with a place of the mapping's destination, in order.
     pub(super) fn place(&self, id: WorkId, placing: Placing, handed: Lsn) {
         self.send_without_changes(id, handed, false, Some(placing));
+    }
+
+    /// The place that this work began is recorded: what waits behind it goes out.
+    pub(super) fn recorded(&self, begun: WorkId) {
+        self.shared.recorded.send_replace(begun);
     }
 
     fn send_without_changes(&self, id: WorkId, handed: Lsn, purge: bool, placing: Option<Placing>) {
@@ -440,6 +450,11 @@ impl Shared {
 }
 
 impl Work {
+    /// Whether it begins a place.
+    fn begins(&self) -> bool {
+        matches!(self.placing, Some(Placing::Begin(_)))
+    }
+
     /// The chunk of a backfill that it is.
     fn chunk(&self) -> Option<Attempt> {
         match &self.advance.run {

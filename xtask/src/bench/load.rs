@@ -3,8 +3,11 @@
 //! Eight sessions commit 1000 transactions a second without a pause, each of one row of `public.orders` and one of
 //! `public.products`. The orders go to the host's standard output, where their latency is taken; the products go
 //! to a sink that forgets. First nothing else happens; then all of `public.products` is backfilled on request; then
-//! `copy … to stdout` reads the same table, under the same load.
+//! `copy … to stdout` reads the same table, under the same load; then nothing else happens again. Idle is what comes
+//! before and what comes after, together: a system that has just begun writes back none of its pages yet, and flushes
+//! faster than one that has run for a minute.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -59,6 +62,10 @@ pub(super) async fn measure(bench: &Bench, rows: u64, seconds: u64, figures: &mu
     let built = SystemTime::now();
     let copied = copy(&source)?;
     let read = SystemTime::now();
+    tokio::time::sleep(WARM_UP).await;
+    let idle_again = SystemTime::now();
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let ended = SystemTime::now();
     stop.store(true, Ordering::Relaxed);
     let mut transactions = 0;
     while let Some(written) = writers.join_next().await {
@@ -67,21 +74,26 @@ pub(super) async fn measure(bench: &Bench, rows: u64, seconds: u64, figures: &mu
     let wrote = begin.elapsed();
 
     let latencies = latencies(&arrived, transactions)?;
-    let of = |from: SystemTime, to: SystemTime| -> Vec<f64> {
+    let of = |times: &[Range<SystemTime>]| -> Vec<f64> {
+        let within = |at: &SystemTime| times.iter().any(|time| time.contains(at));
         let mut chosen: Vec<f64> =
-            latencies.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, latency)| *latency).collect();
+            latencies.iter().filter(|(at, _)| within(at)).map(|(_, latency)| *latency).collect();
         chosen.sort_by(f64::total_cmp);
         chosen
     };
-    let (before, during, beside_copy) = (of(idle, asked), of(asked, built), of(built, read));
+    let (before, after) = (of(&[idle..asked]), of(&[idle_again..ended]));
+    let (quiet, during, beside_copy) =
+        (of(&[idle..asked, idle_again..ended]), of(&[asked..built]), of(&[built..read]));
     figures.say(&format!("   {}", line.split_once(": ").map_or(line.as_str(), |(_, said)| said)));
     figures.one("load_transactions_per_s", transactions as f64 / wrote.as_secs_f64());
     for percent in [50, 99] {
-        figures.one(&format!("load_idle_p{percent}_ms"), percentile(&before, percent));
+        figures.one(&format!("load_idle_before_p{percent}_ms"), percentile(&before, percent));
+        figures.one(&format!("load_idle_after_p{percent}_ms"), percentile(&after, percent));
+        figures.one(&format!("load_idle_p{percent}_ms"), percentile(&quiet, percent));
         figures.one(&format!("load_backfill_p{percent}_ms"), percentile(&during, percent));
         figures.one(&format!("load_copy_p{percent}_ms"), percentile(&beside_copy, percent));
     }
-    figures.one("load_p99_ratio", percentile(&during, 99) / percentile(&before, 99));
+    figures.one("load_p99_ratio", percentile(&during, 99) / percentile(&quiet, 99));
     let took = took(&line)?;
     figures.one("load_backfill_rows_per_s", rows as f64 / took.as_secs_f64());
     figures.one("load_copy_rows_per_s", rows as f64 / copied.as_secs_f64());

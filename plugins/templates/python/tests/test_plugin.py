@@ -6,7 +6,7 @@ from {{module}} import plugin
 
 
 class Documents(unittest.TestCase):
-    def test_a_row_becomes_a_document(self):
+    def test_a_row_becomes_a_document(self) -> None:
         row = {
 {{test_row}}
         }
