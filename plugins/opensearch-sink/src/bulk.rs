@@ -223,12 +223,12 @@ mod tests {
         let body = format!("{{\"x\":\"{}\"}}", "y".repeat(100));
         let documents: Vec<_> = (0..10).map(|_| document("d", "1", Some(&body))).collect();
         let mut results = vec![Ok(()); 10];
-        let few = requests(&documents, 2..10, Names::default(), 450, &mut results).unwrap();
+        let few = requests(&documents, 2..10, Names::default(), 520, &mut results).unwrap();
         assert_eq!(
             few.iter().map(|request| request.documents.clone()).collect::<Vec<_>>(),
             [vec![2, 3, 4], vec![5, 6, 7], vec![8, 9]]
         );
-        assert!(few.iter().all(|request| request.body.len() <= 450));
+        assert!(few.iter().all(|request| request.body.len() <= 520));
         let single = requests(&documents, 0..2, Names::default(), 10, &mut results).unwrap();
         assert_eq!(single.len(), 2, "larger than the bound, so alone");
     }
