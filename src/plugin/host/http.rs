@@ -164,7 +164,7 @@ impl HttpClient {
         Ok(answer.map(|body| {
             // What has come to its end holds nothing up, though the guest may keep it.
             let held = Some((permit, open)).filter(|_| !body.is_end_stream());
-            let body = Received { body: Box::pin(body), left: limit, client: self, held };
+            let body = Received { body: Box::pin(body), left: limit, client: self, _held: held };
             body.boxed_unsync()
         }))
     }
@@ -293,7 +293,7 @@ struct Received {
     left: usize,
     client: Arc<HttpClient>,
     /// Until all of it was read, or the guest gave it up.
-    held: Option<(OwnedSemaphorePermit, Open)>,
+    _held: Option<(OwnedSemaphorePermit, Open)>,
 }
 
 /// Counts an instance's requests that are not at their end.
