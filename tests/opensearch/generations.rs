@@ -555,7 +555,7 @@ async fn a_live_row_that_is_skipped_is_there_when_readers_are_switched() {
     world.wait("the first generation", |server| server.documents("shop-notes").len() == 300).await;
     let waited = world.scene.host.run(&["backfill", "wait", "notes", "--timeout", "60s"]).unwrap();
     assert!(waited.status.success(), "{waited:?}");
-    let other = world.server.state().indexes.remove("shop-beside").unwrap();
+    let other = world.server.state().indexes.remove("shop-beside.anabranch-0-00000000").unwrap();
     assert!(other.documents.contains_key("5"));
 
     world.asked(&["rate", "5"]);

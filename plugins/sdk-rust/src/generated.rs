@@ -3,7 +3,7 @@
 //   WIT_BINDGEN_DEBUG=1 cargo check -p anabranch-sdk --features generate
 // and put the file that this writes (target/…/wit-bindgen-rust-macro-…/out/transform-plugin0.rs) below the
 // following line, which a test compares with wit/v1 (SHA-256 of its *.wit files in the order of their names):
-// wit cb90f00feb148b1dd4521bb419cfd2bccdc786ba1a0f5f004d16b8068ee14a9a
+// wit bfe0b82058ef8a66738ca86208ce3f8821b0a9a80c2811b8a668bb6ee6bf8c74
 #[allow(dead_code, clippy::all)]
 pub mod anabranch {
     pub mod plugin {
