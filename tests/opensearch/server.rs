@@ -296,7 +296,7 @@ impl State {
             };
             let index = index.unwrap_or_else(|| name.to_owned());
             let odd = source["title"] == "odd" && self.refuses_odd.as_ref() == Some(&index);
-            if source["title"] == "boom" || odd {
+            if source["title"] == "boom" || source["text"] == "refused" || odd {
                 let cause =
                     json!({"type": "illegal_argument_exception", "reason": "For input string: \"boom\""});
                 let error = json!({"type": "mapper_parsing_exception", "reason": "failed to parse field [title]", "caused_by": cause});
