@@ -239,49 +239,33 @@ func (o *opened[S, D]) purge(destination string) (failure *Failure) {
 }
 
 func (o *opened[S, D]) begin(destination, place string) (seen bool, failure *Failure) {
-	defer recovered(&failure, ClassRetry)
-	is, failure := o.switches()
-	if failure != nil {
-		return false, failure
-	}
-	seen, err := is.Begin(destination, place)
-	if err != nil {
-		return false, failureOr(err, ClassRetry)
-	}
-	return seen, nil
+	failure = o.beside(func(is switches) (err error) {
+		seen, err = is.Begin(destination, place)
+		return err
+	})
+	return seen && failure == nil, failure
 }
 
-func (o *opened[S, D]) switchTo(destination, place string) (failure *Failure) {
-	defer recovered(&failure, ClassRetry)
-	is, failure := o.switches()
-	if failure != nil {
-		return failure
-	}
-	if err := is.Switch(destination, place); err != nil {
-		return failureOr(err, ClassRetry)
-	}
-	return nil
+func (o *opened[S, D]) switchTo(destination, place string) *Failure {
+	return o.beside(func(is switches) error { return is.Switch(destination, place) })
 }
 
-func (o *opened[S, D]) abandon(destination, place string) (failure *Failure) {
-	defer recovered(&failure, ClassRetry)
-	is, failure := o.switches()
-	if failure != nil {
-		return failure
-	}
-	if err := is.Abandon(destination, place); err != nil {
-		return failureOr(err, ClassRetry)
-	}
-	return nil
+func (o *opened[S, D]) abandon(destination, place string) *Failure {
+	return o.beside(func(is switches) error { return is.Abandon(destination, place) })
 }
 
-func (o *opened[S, D]) switches() (switches, *Failure) {
+// beside calls a sink that can build beside what readers see.
+func (o *opened[S, D]) beside(call func(switches) error) (failure *Failure) {
+	defer recovered(&failure, ClassRetry)
 	is, ok := any(o.is).(switches)
 	if !o.isOpen || !ok {
-		return nil, &Failure{Class: ClassFatal, Code: "not-open",
+		return &Failure{Class: ClassFatal, Code: "not-open",
 			Message: "the sink was not opened, or cannot build beside what readers see"}
 	}
-	return is, nil
+	if err := call(is); err != nil {
+		return failureOr(err, ClassRetry)
+	}
+	return nil
 }
 
 // recovered makes a failure of a panic.

@@ -25,7 +25,7 @@ pub use enrichment::{QueryRows, QueryStatement};
 pub use failure::{Failure, FailureClass};
 pub use identity::{document_id, push_document_id};
 pub use lsn::{Lsn, ParseLsnError};
-pub use outcome::{EmittedDocument, Outcome, Outcomes};
+pub use outcome::{EmittedDocument, Extent, Outcome, Outcomes};
 pub use place::{Beside, ParsePlaceError, Place};
 pub use redactor::Redactor;
 pub use relation::{Column, EntityName, ParseEntityError, Relation, ReplicaIdentity};

@@ -42,7 +42,29 @@ pub struct Outcomes {
     pub outcomes: Vec<Outcome>,
 }
 
+/// How far [`Outcomes`] reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    outcomes: usize,
+    documents: usize,
+    bytes: usize,
+}
+
 impl Outcomes {
+    /// How far they reach now.
+    #[must_use]
+    pub fn extent(&self) -> Extent {
+        let (outcomes, documents, bytes) = (self.outcomes.len(), self.documents.len(), self.bytes.len());
+        Extent { outcomes, documents, bytes }
+    }
+
+    /// Takes back what came since they reached so far.
+    pub fn cut_back(&mut self, to: Extent) {
+        self.outcomes.truncate(to.outcomes);
+        self.documents.truncate(to.documents);
+        self.bytes.truncate(to.bytes);
+    }
+
     /// The bytes of a span.
     #[must_use]
     pub fn slice(&self, (start, len): (u32, u32)) -> &[u8] {

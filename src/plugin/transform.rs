@@ -210,16 +210,14 @@ impl Transform {
         let mut bisection = Bisection::new(selection.len(), BisectionLimits::default());
         let mut buffers = self.take_buffers();
         while let Some(range) = bisection.next_range() {
-            let kept = (outcomes.outcomes.len(), outcomes.documents.len(), outcomes.bytes.len());
+            let kept = outcomes.extent();
             let called = self
                 .call_once(batch, &selection[..range.end], range.start, &mut buffers, &mut outcomes)
                 .await;
             match called {
                 Ok(to) => bisection.worked(to),
                 Err(fault) => {
-                    outcomes.outcomes.truncate(kept.0);
-                    outcomes.documents.truncate(kept.1);
-                    outcomes.bytes.truncate(kept.2);
+                    outcomes.cut_back(kept);
                     // What waits for others may be done in time for fewer, but a change is never to blame for that.
                     self.slow_down(&fault);
                     let blames = fault.class() == FailureClass::Poison;
@@ -260,16 +258,14 @@ impl Transform {
     ) -> Result<(), PluginFault> {
         let mut buffers = self.take_buffers();
         while from < to {
-            let kept = (outcomes.outcomes.len(), outcomes.documents.len(), outcomes.bytes.len());
+            let kept = outcomes.extent();
             match self.call_once(batch, &selection[..to], from, &mut buffers, outcomes).await {
                 Ok(next) => from = next,
                 Err(fault) => {
                     if !self.slow_down(&fault) {
                         return Err(fault);
                     }
-                    outcomes.outcomes.truncate(kept.0);
-                    outcomes.documents.truncate(kept.1);
-                    outcomes.bytes.truncate(kept.2);
+                    outcomes.cut_back(kept);
                 }
             }
             if from < to {

@@ -47,12 +47,14 @@ fn grant(origins: &[&str]) -> HttpGrant {
 }
 
 fn granted(grant: HttpGrant) -> Plugin {
+    granted_within(grant, Duration::from_secs(30))
+}
+
+/// The same, with the time that a call may take.
+fn granted_within(grant: HttpGrant, call_deadline: Duration) -> Plugin {
     let grants = Grants { http: Some(grant), ..Grants::default() };
-    let settings = HostSettings {
-        call_deadline: Duration::from_secs(30),
-        grants: BTreeMap::from([("capable".to_owned(), grants)]),
-        ..short()
-    };
+    let settings =
+        HostSettings { call_deadline, grants: BTreeMap::from([("capable".to_owned(), grants)]), ..short() };
     load(&host(settings), &capable(&["http"]))
 }
 
@@ -397,13 +399,7 @@ async fn time_has_a_limit_that_names_its_setting() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_that_waits_for_an_answer_ends_with_its_deadline() {
     let server = receiver().await;
-    let grants = Grants { http: Some(grant(&[&server.url("")])), ..Grants::default() };
-    let settings = HostSettings {
-        call_deadline: Duration::from_millis(500),
-        grants: BTreeMap::from([("capable".to_owned(), grants)]),
-        ..short()
-    };
-    let plugin = load(&host(settings), &capable(&["http"]));
+    let plugin = granted_within(grant(&[&server.url("")]), Duration::from_millis(500));
     let batch = asks(&[("get", &server.url("/hang"))]);
     let began = Instant::now();
     let fault = at_work(&plugin, &[]).call(&batch, &all(&batch)).await.unwrap_err();
@@ -464,13 +460,7 @@ async fn requests_that_a_guest_leaves_end_with_its_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_service_is_no_changes_fault() {
     let server = receiver().await;
-    let grants = Grants { http: Some(grant(&[&server.url("")])), ..Grants::default() };
-    let settings = HostSettings {
-        call_deadline: Duration::from_millis(300),
-        grants: BTreeMap::from([("capable".to_owned(), grants)]),
-        ..short()
-    };
-    let plugin = load(&host(settings), &capable(&["http"]));
+    let plugin = granted_within(grant(&[&server.url("")]), Duration::from_millis(300));
     let transform = at_work(&plugin, &[]);
     let (hang, quick) = (server.url("/hang"), server.url("/"));
     let batch = asks(&[("get", &quick), ("get", &hang), ("get", &quick)]);
@@ -485,13 +475,7 @@ async fn a_slow_service_is_no_changes_fault() {
 async fn changes_that_wait_too_long_together_go_on_in_fewer() {
     listen();
     let server = Receiver::start(|_, _| Reply::Late(Duration::from_millis(50))).await;
-    let grants = Grants { http: Some(grant(&[&server.url("")])), ..Grants::default() };
-    let settings = HostSettings {
-        call_deadline: Duration::from_millis(300),
-        grants: BTreeMap::from([("capable".to_owned(), grants)]),
-        ..short()
-    };
-    let plugin = load(&host(settings), &capable(&["http"]));
+    let plugin = granted_within(grant(&[&server.url("")]), Duration::from_millis(300));
     let url = server.url("/");
     let batch = asks(&[("get", url.as_str()); 12]);
     let transform = at_work(&plugin, &[]);

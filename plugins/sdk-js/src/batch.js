@@ -1,5 +1,5 @@
 /** A whole batch: from the host's text to the reply's (`wit/v1/payload-json.md`). */
-import { Failure, failureOf, told } from "./failure.js";
+import { Failure, done, failureOf, told } from "./failure.js";
 import { isPlain, lostDigits, readExactly, stringify } from "./json.js";
 import { Document, skip } from "./plugin.js";
 import { malformed, readerOf } from "./rows.js";
@@ -51,11 +51,7 @@ function changesOf(plugin, text) {
 /** What it throws is a failure of the whole batch. */
 function prepare(plugin, changes) {
   try {
-    const returned = plugin.prepare(changes);
-    if (returned instanceof Failure) throw returned;
-    if (typeof returned?.then === "function") {
-      throw Failure.fatal("async", "`prepare` returned a promise; it has to be done at once");
-    }
+    done(plugin.prepare(changes), "`prepare`");
   } catch (thrown) {
     throw failureOf(thrown);
   }
@@ -152,10 +148,7 @@ function outcome(answered) {
   if (answered === undefined) {
     throw Failure.poison("no-answer", "the transform returned nothing; null says that the row has no document");
   }
-  if (answered instanceof Failure) throw answered;
-  if (typeof answered.then === "function") {
-    throw Failure.fatal("async", "the transform returned a promise; it has to answer at once");
-  }
+  done(answered, "the transform");
   if (answered instanceof Document) return { kind: "emit", documents: [emitted(answered)] };
   if (!Array.isArray(answered)) {
     return { kind: "emit", documents: [{ id: null, destination: null, text: stringify(answered) }] };

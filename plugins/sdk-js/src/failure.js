@@ -78,6 +78,15 @@ export const failureOf = (thrown) => exception(thrown, "the transform", "poison"
  */
 export const sinkFailure = (thrown, failureClass = "retry") => exception(thrown, "the sink", failureClass);
 
+/** What an author's function returned: a promise has done nothing yet, and a Failure is one also where it is returned. */
+export function done(returned, who) {
+  if (returned instanceof Failure) throw returned;
+  if (typeof returned?.then === "function") {
+    throw Failure.fatal("async", `${who} returned a promise; it has to answer at once`);
+  }
+  return returned;
+}
+
 /** What a function of the host threw, as the Failure that it means; anything else as it is. */
 export function hostFailure(thrown) {
   const said = thrown?.payload;

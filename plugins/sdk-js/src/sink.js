@@ -1,5 +1,5 @@
 /** Sinks: how one is defined, what comes to it, and what it answers. */
-import { Failure, sinkFailure } from "./failure.js";
+import { Failure, done, sinkFailure } from "./failure.js";
 import { decode, encode } from "./msgpack.js";
 import { check, typed } from "./plugin.js";
 
@@ -92,7 +92,7 @@ class Batch {
     for (const document of this.documents) {
       let result = null;
       try {
-        done(deliver(document));
+        done(deliver(document), "the sink");
       } catch (thrown) {
         result = sinkFailure(thrown);
       }
@@ -104,15 +104,6 @@ class Batch {
     }
     return results;
   }
-}
-
-/** What a method returned: a promise has done nothing yet, and a Failure is one also where it is returned. */
-function done(returned) {
-  if (returned instanceof Failure) throw returned;
-  if (typeof returned?.then === "function") {
-    throw Failure.fatal("async", "the sink returned a promise; it has to answer at once");
-  }
-  return returned;
 }
 
 const malformed = (problem) => Failure.fatal("batch", `the batch is malformed: ${problem}`);
@@ -195,7 +186,7 @@ export class Instance {
   deliver(bytes) {
     const batch = read(bytes);
     try {
-      return written(done(this.#opened().deliver(batch)), batch.documents.length);
+      return written(done(this.#opened().deliver(batch), "the sink"), batch.documents.length);
     } catch (thrown) {
       throw sinkFailure(thrown);
     }
@@ -224,7 +215,7 @@ export class Instance {
 
   #called(call) {
     try {
-      return done(call(this.#opened()));
+      return done(call(this.#opened()), "the sink");
     } catch (thrown) {
       throw sinkFailure(thrown);
     }
