@@ -434,7 +434,8 @@ mod tests {
         let budget = Budget::new(1000);
         let mut busy = Limits::new(1000, &budget);
         assert!(busy.memory_growing(0, 800, None).unwrap());
-        let late = tokio::time::timeout(std::time::Duration::from_secs(10), budget.reserve(300, Instant::now()));
+        let late =
+            tokio::time::timeout(std::time::Duration::from_secs(10), budget.reserve(300, Instant::now()));
         let error = late.await.expect("an end").unwrap_err();
         assert_eq!(error, LimitError::Total { own: 300, wanted: 1100, limit: 1000 });
         assert!(!budget.is_awaited());
