@@ -204,6 +204,9 @@ async fn a_rebuild_is_seen_once_it_is_whole_and_live_changes_at_once() {
         "in one request"
     );
 
+    let passed_over = world.scene.host.log().matches("what readers see does not take document").count();
+    assert_eq!(passed_over, 1, "it is told once");
+
     // What was truncated is gone from both.
     world.server.unseal();
     world.asked(&["rate", "20"]);
@@ -278,7 +281,7 @@ async fn a_purge_empties_nothing_that_readers_see_and_what_waits_begins_nothing(
 /// Otherwise readers would stay with the generation before the one that is given up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebuild_for_which_another_is_given_up_cannot_be_withdrawn() {
-    let world = World::built(60).await;
+    let mut world = World::built(60).await;
     world.server.state().refuses = Some(("POST /_aliases".to_owned(), 503));
     world.asked(&["request", "search"]);
     world.stored("built = 2 and building is not null").await;
@@ -286,7 +289,10 @@ async fn a_rebuild_for_which_another_is_given_up_cannot_be_withdrawn() {
     world.asked(&["request", "search"]);
     world.stored("generation = 3").await;
     world.asked(&["cancel", "search"]);
+    // What is stored says so too.
+    world.scene.host.kill().unwrap();
     world.server.state().refuses = None;
+    world.scene.host.start().unwrap();
     world.asked(&["resume"]);
     world.done(3).await;
     world.ends("withdrawn").await;
