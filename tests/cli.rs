@@ -117,6 +117,49 @@ fn a_source_that_is_not_there_is_exit_code_1_without_its_password() {
     assert!(text(&typo.stderr).contains("sslmod") && !text(&typo.stderr).contains("marker-"));
 }
 
+/// What is typed is used or refused; what stands in the environment is there for every command.
+#[test]
+fn an_option_that_a_command_would_ignore_is_refused_and_what_to_do_is_told() {
+    const URL: &str = "postgres://ada:marker-password@localhost/shop";
+    let folder = tempfile::tempdir().unwrap();
+    for (line, words) in [
+        (
+            "plugin new go items --sink --url URL",
+            "--url is used with --table only, and a sink has no table: leave it out",
+        ),
+        (
+            "plugin new go items --url URL",
+            "--url is used with --table only, whose columns are read there: add `--table",
+        ),
+        ("plugin new go items --table public.items --slot shop", "unexpected argument '--slot'"),
+        ("plugin new go items --sink --slot shop", "unexpected argument '--slot'"),
+        ("plugin test items --url URL", "--url is used with --sample only, and golden rows are of no source"),
+        ("plugin test items --table public.items", "--table is used with --sample only"),
+        ("plugin test items --timeout 3s", "--timeout is used with --sample only"),
+        ("plugin test items --sample 3 --slot shop", "unexpected argument '--slot'"),
+        ("plugin bench items --golden g --url URL", "--url is not used with --golden"),
+        ("plugin bench items --golden g --table public.items", "--table is not used with --golden"),
+        ("plugin bench items --url URL --timeout 3s", "--timeout is used with --sample only"),
+    ] {
+        let arguments: Vec<_> = line.split(' ').map(|word| if word == "URL" { URL } else { word }).collect();
+        let output = anabranch(folder.path(), &arguments);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains(words), "{line}: {said}");
+        assert!(!said.contains("marker-") && !folder.path().join("items").exists(), "{line}: {said}");
+    }
+    let told = |line: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_anabranch"));
+        command.args(line.split(' ')).current_dir(folder.path()).env_clear().env("ANABRANCH_URL", URL);
+        command.output().unwrap()
+    };
+    for line in ["plugin new go items --sink", "plugin new python search"] {
+        let output = told(line);
+        assert_eq!(output.status.code(), Some(0), "{line}: {}", text(&output.stderr));
+    }
+    let output = told("plugin test nothing.wasm");
+    assert!(text(&output.stderr).contains("nothing.wasm"), "it goes on: {}", text(&output.stderr));
+}
+
 /// A database of the shared cluster and the text that connects to it.
 async fn database() -> (testkit::Database, String) {
     let database = testkit::shared().unwrap().create_database().await.unwrap();

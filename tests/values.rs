@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags, OptionalExtension as _};
 use serde_json::value::RawValue;
-use testkit::{Database, Host, guests::Guest, wait_until};
+use testkit::{Cluster, ClusterOptions, Database, Host, guests::Guest, wait_until};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_anabranch");
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -208,7 +208,11 @@ struct Bench {
 
 impl Bench {
     async fn new(setup: &str) -> Self {
-        let database = testkit::shared().unwrap().create_database().await.unwrap();
+        Self::on(testkit::shared().unwrap(), setup).await
+    }
+
+    async fn on(cluster: &Cluster, setup: &str) -> Self {
+        let database = cluster.create_database().await.unwrap();
         database.execute(setup).await.unwrap();
         let host = Host::new(BINARY).unwrap();
         let url = database.url.clone();
@@ -450,6 +454,48 @@ async fn c007_enum_labels_and_types_that_are_made_while_it_runs() {
         assert_eq!((row["m"].get(), row["ms"].get()), ("\"new\"", "[\"new\",null]"));
     }
     assert!(bench.host.is_running().unwrap());
+}
+
+/// The stream tells a commit before anybody sees it: for long, while a synchronous standby is missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn c007_a_table_is_known_that_a_transaction_made_whom_nobody_sees_yet() {
+    let cluster = Cluster::start(ClusterOptions::new().setting(STANDBYS, "")).unwrap();
+    let setup = "create table t (id int primary key, a text); insert into t values (1, 'x')";
+    let mut bench = Bench::on(&cluster, setup).await;
+    let publish = format!("create publication {} for all tables", bench.database.name);
+    bench.database.execute(&publish).await.unwrap();
+    let config = std::fs::read_to_string(bench.host.path("anabranch.toml")).unwrap();
+    bench.host.config(&config.replace("[sink.s]", "manage_publication = false\n[sink.s]")).unwrap();
+    bench.host.start().unwrap();
+    bench.both("1", "read").await;
+    let altered = "create type mood as enum ('sad', 'ok'); alter table t add ms mood[]; \
+                   insert into t values (2, 'y', '{ok,NULL}')";
+    in_limbo(&cluster, &mut bench, altered).await;
+    for echo in bench.both("2", "insert").await {
+        assert_eq!(echo.row.unwrap()["ms"].get(), "[\"ok\",null]");
+    }
+    let made_again = "drop table t; create table t (id int primary key, ms mood[]); \
+                      insert into t values (3, '{sad}')";
+    in_limbo(&cluster, &mut bench, made_again).await;
+    bench.both("3", "read").await;
+    assert!(bench.host.is_running().unwrap());
+}
+
+const STANDBYS: &str = "synchronous_standby_names";
+
+/// Commits these statements as one transaction, of which the stream tells before it is visible.
+async fn in_limbo(cluster: &Cluster, bench: &mut Bench, statements: &'static str) {
+    cluster.configure(&[(STANDBYS, "nobody")]).unwrap();
+    cluster.reload(STANDBYS, "nobody").await.unwrap();
+    let from = bench.host.log_length();
+    let url = bench.database.url.clone();
+    let migration = tokio::spawn(async move {
+        testkit::postgres::connect(&url).await.unwrap().batch_execute(statements).await.unwrap();
+    });
+    bench.host.wait_log(from, "not visible yet", DEADLINE).await.unwrap();
+    cluster.configure(&[(STANDBYS, "")]).unwrap();
+    cluster.reload(STANDBYS, "").await.unwrap();
+    migration.await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,36 +8,77 @@ use crate::{
 
 use super::{Context, UsageError};
 
+/// Where the source is: all that commands take which are about no installation.
+#[derive(Clone, Debug)]
+pub(super) struct UrlArgument {
+    url: Option<Secret>,
+    /// Whether it stands on the command line: what the environment says is there for all commands.
+    typed: bool,
+}
+
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct SourceArguments {
-    /// The source's connection string; the config file is not read then.
-    #[arg(long, env = "ANABRANCH_URL", hide_env_values = true, value_name = "URL", value_parser = secret)]
-    url: Option<Secret>,
+    #[command(flatten)]
+    url: UrlArgument,
     /// The installation's slot, in place of the config's.
     #[arg(long, value_name = "SLOT")]
     slot: Option<String>,
 }
+
+/// The argument's name.
+const URL: &str = "url";
 
 #[expect(clippy::unnecessary_wraps, reason = "the shape that clap wants")]
 fn secret(text: &str) -> Result<Secret, std::convert::Infallible> {
     Ok(Secret::new(text))
 }
 
+impl clap::Args for UrlArgument {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let url = clap::Arg::new(URL).long(URL).value_name("URL").value_parser(secret);
+        let url = url.env("ANABRANCH_URL").hide_env_values(true);
+        command.arg(url.help("The source's connection string; the config file is not read then"))
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl clap::FromArgMatches for UrlArgument {
+    fn from_arg_matches(matches: &clap::ArgMatches) -> Result<Self, clap::Error> {
+        let typed = matches.value_source(URL) == Some(clap::parser::ValueSource::CommandLine);
+        Ok(Self { url: matches.get_one::<Secret>(URL).cloned(), typed })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &clap::ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
 impl SourceArguments {
+    /// How to connect, and the installation's name. Logging is started.
+    pub(super) fn resolve(&self, context: &Context) -> anyhow::Result<(ConnectSettings, String)> {
+        let source = self.url.source(context)?;
+        Ok((source.connect, self.slot.clone().unwrap_or(source.slot)))
+    }
+}
+
+impl UrlArgument {
     /// Whether a connection string is given, so that no config file is needed.
     pub(super) fn is_given(&self) -> bool {
         self.url.is_some()
     }
 
-    /// How to connect, and the installation's name. Logging is started.
-    pub(super) fn resolve(&self, context: &Context) -> anyhow::Result<(ConnectSettings, String)> {
-        let source = self.source(context)?;
-        Ok((source.connect, source.slot))
+    /// Whether it is given for this command, which must not ignore it then.
+    pub(super) fn is_typed(&self) -> bool {
+        self.typed
     }
 
     /// All that is known of the source. Logging is started.
     pub(super) fn source(&self, context: &Context) -> anyhow::Result<Source> {
-        let source = match &self.url {
+        Ok(match &self.url {
             Some(url) => {
                 context.start_logs(LogFormat::Text, LogLevel::Info);
                 let connect =
@@ -54,9 +95,7 @@ impl SourceArguments {
                     config: Some(config),
                 }
             }
-        };
-        let slot = self.slot.clone().unwrap_or_else(|| source.slot.clone());
-        Ok(Source { slot, ..source })
+        })
     }
 }
 

@@ -115,7 +115,7 @@ pub struct SinkGuest {
     /// The entity of the last batch, as guests' log lines have it.
     entity: Mutex<Arc<str>>,
     buffers: Mutex<Vec<Vec<u8>>>,
-    /// The memory that the last call came to, where that was more than was left; else 0.
+    /// The memory that the last call came to, where that was more than was left; else 0. Set by `ended`, taken by `lease`.
     need: AtomicUsize,
 }
 
@@ -194,7 +194,7 @@ impl SinkGuest {
     pub async fn purge(&self, destination: &str) -> Result<(), Failure> {
         let mut lease = self.lease().await?;
         let deadline = self.plugin.settings().call_deadline;
-        let purged = lease.guest.purge(&self.place, destination, deadline).await;
+        let purged = self.ended(lease.guest.purge(&self.place, destination, deadline).await);
         match purged.map_err(|kind| self.failed(&self.place, None, &kind))? {
             Ok(()) => {
                 lease.give_back();
@@ -236,7 +236,7 @@ impl SinkGuest {
         let mut lease = self.lease().await?;
         let deadline = self.plugin.settings().call_deadline;
         let done = lease.guest.place(&self.place, call, (destination, place.as_str()), deadline).await;
-        match done.map_err(|kind| self.failed(&self.place, None, &kind))? {
+        match self.ended(done).map_err(|kind| self.failed(&self.place, None, &kind))? {
             Ok(answer) => {
                 lease.give_back();
                 Ok(answer)
@@ -271,10 +271,10 @@ impl SinkGuest {
         // What came to more memory than was left comes again, and waits for its turn to have it.
         let need = self.need.swap(0, Ordering::Relaxed);
         let leased = self.plugin.pool().lease_of(&self.places, &self.settings.values, need).await;
-        let mut lease = leased.map_err(|kind| self.failed(place, None, &kind))?;
+        let mut lease = self.ended(leased).map_err(|kind| self.failed(place, None, &kind))?;
         let deadline = self.plugin.settings().call_deadline;
         let opened = lease.guest.open(place, &self.settings.json, deadline).await;
-        let opened = opened.map_err(|kind| self.failed(place, None, &kind))?;
+        let opened = self.ended(opened).map_err(|kind| self.failed(place, None, &kind))?;
         opened.map_err(|failure| {
             let failure = self.settings.secrets.clean_failure(failure);
             let class = failure.class;
@@ -300,7 +300,7 @@ impl SinkGuest {
         let mut lease = self.lease().await?;
         let deadline = self.plugin.settings().call_deadline;
         let reply = lease.guest.deliver(&entity, first, request, deadline).await;
-        let reply = match reply.map_err(failed)? {
+        let reply = match self.ended(reply).map_err(failed)? {
             Ok(reply) => reply,
             Err(failure) => {
                 self.keep(lease, &failure);
@@ -320,6 +320,15 @@ impl SinkGuest {
             lease.give_back();
         }
         Ok(results)
+    }
+
+    /// What something that an instance was to do has come to. Where that was more memory than was left, the next lease
+    /// waits for it.
+    fn ended<T>(&self, done: Result<T, FaultKind>) -> Result<T, FaultKind> {
+        if let Err(FaultKind::Memory(LimitError::Total { own, .. })) = &done {
+            self.need.store(*own, Ordering::Relaxed);
+        }
+        done
     }
 
     /// An instance that failed in good order serves again, unless it has to be opened again first.
@@ -352,9 +361,6 @@ impl SinkGuest {
 
     /// A fault as a failure, with all names.
     fn failed(&self, on: &str, positions: Option<(Lsn, Lsn)>, kind: &FaultKind) -> Failure {
-        if let FaultKind::Memory(LimitError::Total { own, .. }) = kind {
-            self.need.store(*own, Ordering::Relaxed);
-        }
         let (revision, place) = (self.revision(), &self.place);
         let whose =
             if *on == **place { format!("in {place}") } else { format!("in {place}, delivering {on}") };

@@ -156,6 +156,9 @@ pub struct ResolvedRelation {
     pub relation: Arc<Relation>,
     /// Column numbers of its key, in key order; empty where the catalogue is ahead of the message.
     pub key_numbers: Vec<i16>,
+    /// Whether the catalogue could not say anything else once it shows the transaction that the message came in. The
+    /// stream tells a commit before anybody sees it, and the transaction may have made the table what it is.
+    pub settled: bool,
 }
 
 impl ResolvedRelation {
@@ -232,7 +235,8 @@ impl Catalog {
     }
 
     /// Completes a Relation message with value types and key. Under FULL, where the message does not tell
-    /// the key, and for the order of the key's columns, the table's present state is asked.
+    /// the key, and for the order of the key's columns, the table's present state is asked. What is not
+    /// [settled](ResolvedRelation::settled) is to be asked again once the message's transaction is seen.
     ///
     /// # Errors
     /// What the server reports.
@@ -273,6 +277,9 @@ impl Catalog {
             }
         };
         let key_numbers = if key == known && !known.is_empty() { numbers } else { Vec::new() };
+        let settled = self.types.know(relation.columns.iter().map(|column| column.1))
+            && key.len() == 1
+            && table.is_some_and(|table| tells_all(relation, &table.relation(&self.types)));
         let relation = Arc::new(Relation {
             oid: relation.oid,
             name: relation.name.clone(),
@@ -280,8 +287,17 @@ impl Catalog {
             columns,
             key,
         });
-        Ok(ResolvedRelation { relation, key_numbers })
+        Ok(ResolvedRelation { relation, key_numbers, settled })
     }
+}
+
+/// Whether a message describes the table as the catalogue has it, and says itself what the key is: an index's, of which
+/// it does not say the order.
+fn tells_all(message: &StreamRelation, present: &Relation) -> bool {
+    let columns = present.columns.iter().map(|column| (&column.name, column.type_oid, column.identity));
+    matches!(message.replica_identity, ReplicaIdentity::Default | ReplicaIdentity::Index)
+        && (&message.name, message.replica_identity) == (&present.name, present.replica_identity)
+        && message.columns.iter().map(|(name, type_oid, identity)| (name, *type_oid, *identity)).eq(columns)
 }
 
 /// Which tables a query is about.

@@ -1,7 +1,15 @@
 //! Messages into the WAL, and what a fresh snapshot sees: the two ends of a backfill window.
 
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
 use super::{connect::Client, error::Error, quote};
-use crate::model::{Lsn, Snapshot};
+use crate::model::{Lsn, Snapshot, Xid};
+
+/// How long a commit is in limbo where no standby is waited for is less than the first; then it is asked less often.
+const FIRST_LOOK: Duration = Duration::from_millis(1);
+const LAST_LOOK: Duration = Duration::from_millis(50);
 
 /// The prefix of our logical messages. Their content says whose they are.
 pub const MESSAGE_PREFIX: &str = "anabranch";
@@ -58,6 +66,24 @@ impl Client {
     pub async fn current_snapshot(&self) -> Result<Snapshot, Error> {
         let results = self.text_results("select pg_current_snapshot()").await?;
         parse_snapshot(results.into_iter().flatten().flatten().flatten().next().as_deref())
+    }
+
+    /// Waits until a transaction that begins now would see what `xid` did, whose commit the stream has shown. Whether
+    /// that came within `limit`.
+    ///
+    /// # Errors
+    /// What the server reports.
+    pub async fn comes_to_see(&self, xid: Xid, limit: Duration) -> Result<bool, Error> {
+        let until = Instant::now() + limit;
+        let mut pause = FIRST_LOOK;
+        while !self.current_snapshot().await?.sees(xid) {
+            if Instant::now() >= until {
+                return Ok(false);
+            }
+            sleep(pause).await;
+            pause = LAST_LOOK.min(2 * pause);
+        }
+        Ok(true)
     }
 }
 

@@ -42,7 +42,7 @@ pub use preflight::{Finding, PreflightRequest, Severity, preflight};
 pub use publication::{
     PublicationChange, PublicationPlan, PublicationState, drop_publication, ensure_publication,
     find_publication, pending_change, published_tables, restore_publication, touch_publication,
-    widen_publication,
+    widen_publication, withdraw_unusable,
 };
 pub use settings::{
     Address, ChannelBinding, ConnectSettings, Host, Keepalives, Roots, TargetSession, TlsMode,

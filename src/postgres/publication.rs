@@ -11,7 +11,7 @@ use super::{
     column_lists::{self, ColumnLists},
     connect::Client,
     error::{Error, ErrorKind},
-    identity::unusable_identities,
+    identity::{UnusableIdentity, unusable_identities},
     quote,
 };
 use crate::model::EntityName;
@@ -194,6 +194,32 @@ pub async fn restore_publication(client: &Client, name: &str) -> Result<bool, Er
     .await
 }
 
+/// Takes those of `tables` out whose application cannot update or delete for want of an identity, so that it can again:
+/// these, with what is wrong. None where there is no publication, or one that is not ours.
+///
+/// # Errors
+/// What the server reports.
+pub async fn withdraw_unusable(
+    client: &Client,
+    name: &str,
+    tables: &[EntityName],
+) -> Result<Vec<UnusableIdentity>, Error> {
+    alone(client, name, async {
+        if !find_publication(client, name).await?.is_some_and(|found| found.ours) {
+            return Ok(Vec::new());
+        }
+        let members = member_tables(client, name).await?;
+        let mut unusable = unusable_identities(client, name, tables).await?;
+        unusable.retain(|unusable| members.contains_key(&unusable.entity));
+        // One partition of a table is enough.
+        unusable.dedup_by(|one, other| one.entity == other.entity);
+        let sql: String = unusable.iter().map(|unusable| take_out(name, &unusable.entity)).collect();
+        client.batch_execute(&sql).await.map_err(|error| denied(error.into(), name))?;
+        Ok(unusable)
+    })
+    .await
+}
+
 /// Writes into the WAL, in its place in the order, that the publication is what it is. From there on every connection
 /// asks again which tables are of it.
 ///
@@ -324,7 +350,7 @@ async fn difference(
         }
     }
     for gone in present.into_keys() {
-        sql.push_str(&format!("alter publication {name} drop table only {}; ", quote::entity(&gone)));
+        sql.push_str(&take_out(plan.name, &gone));
         change.dropped.push(gone);
     }
     Ok((change, sql))
@@ -340,9 +366,13 @@ fn item(table: &TableInfo, list: Option<&[String]>) -> String {
 
 /// The statements by which a publication has other columns of a table. In one transaction, nobody sees it without.
 fn relist(publication: &str, item: &str, table: &EntityName) -> String {
-    let name = quote::identifier(publication);
-    let table = quote::entity(table);
-    format!("alter publication {name} drop table only {table}; alter publication {name} add table {item}; ")
+    let add = format!("alter publication {} add table {item}; ", quote::identifier(publication));
+    take_out(publication, table) + &add
+}
+
+fn take_out(publication: &str, table: &EntityName) -> String {
+    let (name, table) = (quote::identifier(publication), quote::entity(table));
+    format!("alter publication {name} drop table only {table}; ")
 }
 
 fn comment(publication: &str, text: &str) -> String {

@@ -77,6 +77,11 @@ impl Types {
         ))
     }
 
+    /// Whether all of these were found, once they were asked for.
+    pub(super) fn know(&self, oids: impl IntoIterator<Item = u32>) -> bool {
+        oids.into_iter().all(|oid| self.0.contains_key(&oid))
+    }
+
     /// Takes in what [`query_for`](Self::query_for) answered.
     pub(super) fn absorb(&mut self, rows: Vec<TextRow>) -> Result<(), Error> {
         for row in rows {

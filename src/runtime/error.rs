@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     config::ConfigError,
-    model::EntityName,
+    model::{EntityName, Xid},
     pgoutput::{AssembleError, DecodeError, FrameError},
     postgres::{self, ErrorKind},
     state::StateError,
@@ -71,6 +71,20 @@ pub enum TermError {
     NoAnswer {
         /// What it was asked for.
         what: &'static str,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// A commit is in the WAL, and nobody sees it.
+    #[error(
+        "transaction {xid} changed the table {entity}, is in the WAL, and was not visible within {} s: its commit waits \
+         for a synchronous standby, as it seems (see synchronous_standby_names and pg_stat_activity); what its rows mean \
+         is known only then, and nothing behind it is delivered before", .limit.as_secs()
+    )]
+    Unseen {
+        /// The table.
+        entity: EntityName,
+        /// The transaction.
+        xid: Xid,
         /// How long it was waited for.
         limit: Duration,
     },
@@ -201,6 +215,7 @@ impl TermError {
             Self::LeadershipLost { .. }
             | Self::Silent { .. }
             | Self::NoAnswer { .. }
+            | Self::Unseen { .. }
             | Self::Moved { .. }
             | Self::AnotherSlot { .. }
             | Self::Altered { .. }

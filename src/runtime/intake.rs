@@ -124,15 +124,16 @@ impl Pump {
         }
         let another =
             |lane: &Lane| lane.planned.stored.entity == raw.name && lane.planned.table.oid != raw.oid;
+        let xid = connection.assembler.open_xid();
         if self.lanes.values().any(another) {
-            if self.relations.is_present(&raw).await? {
+            if self.relations.is_present(&raw, xid).await? {
                 return Err(TermError::Recreated { entity: raw.name });
             }
             // From before the table was dropped, or gave its name away: its documents are purged.
             connection.assembler.define_ignored(raw.oid);
             return Ok(());
         }
-        let (relation, change) = self.relations.resolve(&raw).await?;
+        let (relation, change) = self.relations.resolve(&raw, xid).await?;
         connection.assembler.define(relation)?;
         if let Some(change) = change {
             self.flush(connection, FlushReason::Relation);

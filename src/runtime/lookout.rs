@@ -1,9 +1,10 @@
 //! Watches the mapped tables for what the stream does not tell: a table that could not be used and now can, one
-//! that was dropped and made again before any row of it was changed, and one that is published no more.
+//! that was dropped and made again before any row of it was changed, one that is published no more, and one that must
+//! not be any more.
 //!
 //! It looks, on a connection of its own, and says what a new term should take up. What it cannot do itself it tells as a
-//! warning, and goes on looking. Must never: write anything but that the publication is what it is, for a server that
-//! does not learn of partitions otherwise.
+//! warning, and goes on looking. Must never: write anything but that a table is not published whose application could
+//! not update it, and that the publication is what it is, for a server that does not learn of partitions otherwise.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,7 +16,7 @@ use crate::{
     model::EntityName,
     postgres::{
         Client, ConnectSettings, Error, PublicationPlan, PublicationState, Purpose, find_publication,
-        pending_change, published_tables, touch_publication,
+        pending_change, published_tables, touch_publication, withdraw_unusable,
     },
 };
 
@@ -130,11 +131,34 @@ impl Watch {
             }
         }
         // Last, for these need a publication that is ours to alter, and the others do not.
-        let news = match self.partition_news(client).await {
-            Ok(None) => self.list_news(client, &now).await,
-            news => news,
-        };
+        let mut news = self.identity_news(client, &now).await;
+        if matches!(news, Ok(None)) {
+            news = self.partition_news(client).await;
+        }
+        if matches!(news, Ok(None)) {
+            news = self.list_news(client, &now).await;
+        }
         self.heard_of_publication(news)
+    }
+
+    /// Whether a table that runs has lost its identity. It is taken out of the publication here and now: a term that could
+    /// not do so would stop the other tables, too. The next one builds it again once it can be used.
+    async fn identity_news(&self, client: &Client, now: &Tables) -> Result<Option<String>, Error> {
+        let (name, managed) = (&self.config.source.publication, self.config.source.manage_publication);
+        let ran = |entity: &EntityName| self.tables.get(entity).is_some_and(|table| table.problem.is_none());
+        let broken = now.iter().filter(|(entity, table)| table.problem.is_some() && ran(entity));
+        let broken: Vec<EntityName> = broken.map(|(entity, _)| entity.clone()).collect();
+        if !managed || broken.is_empty() {
+            return Ok(None);
+        }
+        let withdrawn = withdraw_unusable(client, name, &broken).await?;
+        Ok(withdrawn.first().map(|table| {
+            format!(
+                "the table {} was taken out of the publication {name}, so that its application can update and delete again \
+                 ({}: {})",
+                table.entity, table.relation, table.why
+            )
+        }))
     }
 
     /// Whether a table was attached to a mapped one where that needs more than a word to the server.

@@ -211,7 +211,8 @@ pub async fn findings(
     postgres::preflight(control, &request).await
 }
 
-/// Looks at the source before anything is touched.
+/// Looks at the source before anything is touched; where no term can begin, at least no application is in trouble for
+/// it, whose tables an earlier one has published.
 ///
 /// # Errors
 /// It is not ready, or none of the tables is.
@@ -232,9 +233,37 @@ pub(super) async fn preflight(
         fatal.extend(tables.values().filter_map(|table| table.problem.clone()));
     }
     if !fatal.is_empty() {
+        withdraw(config, control, &tables).await;
         return Err(TermError::Preflight { findings: fatal });
     }
     Ok(tables)
+}
+
+/// Takes tables out of the publication that have no identity.
+async fn withdraw(config: &Config, control: &Client, tables: &Tables) {
+    let source = &config.source;
+    let broken = tables.iter().filter(|(_, table)| table.problem.is_some());
+    let broken: Vec<EntityName> = broken.map(|(entity, _)| entity.clone()).collect();
+    if !source.manage_publication || broken.is_empty() {
+        return;
+    }
+    match postgres::withdraw_unusable(control, &source.publication, &broken).await {
+        Ok(withdrawn) => {
+            for table in withdrawn {
+                warn!(
+                    entity = %table.entity,
+                    publication = source.publication,
+                    "was taken out of the publication, so that its application can update and delete again ({}: {})",
+                    table.relation,
+                    table.why,
+                );
+            }
+        }
+        Err(error) => warn!(
+            publication = source.publication,
+            "a table without an identity cannot be taken out of the publication: {error}"
+        ),
+    }
 }
 
 /// The mapped tables as they are now, and what else was found: warnings, and what concerns no table.

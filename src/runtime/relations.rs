@@ -1,13 +1,19 @@
 //! Relation messages, completed from the catalogue, and what changed since the last one.
+//!
+//! The stream tells a commit before anybody sees it, so the catalogue may be behind what is streamed. Guarantees that it
+//! is asked again, once it shows the transaction that a message came in, where its answer could be another one then.
 
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
+    time::Duration,
 };
+
+use tracing::warn;
 
 use crate::{
     backfill::KeyColumn,
-    model::{EntityName, Relation},
+    model::{EntityName, Relation, Xid},
     pgoutput::RawRelation,
     postgres::{Catalog, Client, ResolvedRelation, StreamRelation},
 };
@@ -16,6 +22,9 @@ use super::{
     answer::{ANSWER_LIMIT, answered},
     error::TermError,
 };
+
+/// After how long it is told that a commit is waited for.
+const TELL_AFTER: Duration = Duration::from_secs(1);
 
 /// What a new description of a table changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,10 +72,50 @@ impl Relations {
         self.keys.remove(&oid);
     }
 
-    /// Whether the table of a Relation message is there today, under the same name.
-    pub(super) async fn is_present(&mut self, raw: &RawRelation) -> Result<bool, TermError> {
+    /// Whether the table of a Relation message is there today, under the same name. `xid` is the transaction that the
+    /// message came in, and may have made the table.
+    pub(super) async fn is_present(
+        &mut self,
+        raw: &RawRelation,
+        xid: Option<Xid>,
+    ) -> Result<bool, TermError> {
+        if self.is_found(raw).await? {
+            return Ok(true);
+        }
+        self.until_seen(raw, xid).await?;
+        self.is_found(raw).await
+    }
+
+    async fn is_found(&mut self, raw: &RawRelation) -> Result<bool, TermError> {
         let name = self.catalog.name_of(&self.client, raw.oid);
         Ok(answered("what a table is", ANSWER_LIMIT, name).await?.as_ref() == Some(&raw.name))
+    }
+
+    /// Waits until the catalogue shows what `xid` did, which the stream has shown committed.
+    async fn until_seen(&self, raw: &RawRelation, xid: Option<Xid>) -> Result<(), TermError> {
+        let Some(xid) = xid else { return Ok(()) };
+        let seen = async |limit| {
+            let seen = self.client.comes_to_see(xid, limit);
+            answered("what is committed", limit + ANSWER_LIMIT, seen).await
+        };
+        if seen(TELL_AFTER).await? {
+            return Ok(());
+        }
+        warn!(
+            entity = %raw.name,
+            xid,
+            "a transaction that changed the table is in the WAL and not visible yet, as while its commit waits for a \
+             synchronous standby: the stream waits for it, since the catalogue tells only then what its rows mean"
+        );
+        if seen(ANSWER_LIMIT).await? {
+            return Ok(());
+        }
+        Err(TermError::Unseen { entity: raw.name.clone(), xid, limit: ANSWER_LIMIT })
+    }
+
+    async fn ask(&mut self, described: &StreamRelation) -> Result<ResolvedRelation, TermError> {
+        let resolved = self.catalog.resolve(&self.client, described);
+        answered("what a table is", ANSWER_LIMIT, resolved).await
     }
 
     /// A table came under a name that is not the mapped one: whether it had not since it came under that.
@@ -74,10 +123,12 @@ impl Relations {
         self.away.insert(oid)
     }
 
-    /// Completes a Relation message; also tells what it changes, where it differs from the last one.
+    /// Completes a Relation message that came in the transaction `xid`; also tells what it changes, where it differs
+    /// from the last one.
     pub(super) async fn resolve(
         &mut self,
         raw: &RawRelation,
+        xid: Option<Xid>,
     ) -> Result<(Arc<Relation>, Option<RelationChange>), TermError> {
         let columns = raw.columns.iter();
         let described = StreamRelation {
@@ -88,8 +139,11 @@ impl Relations {
         };
         self.last = Some(raw.name.clone());
         self.away.remove(&raw.oid);
-        let resolved = self.catalog.resolve(&self.client, &described);
-        let resolved = answered("what a table is", ANSWER_LIMIT, resolved).await?;
+        let mut resolved = self.ask(&described).await?;
+        if !resolved.settled {
+            self.until_seen(raw, xid).await?;
+            resolved = self.ask(&described).await?;
+        }
         let relation = Arc::clone(&resolved.relation);
         let change = match (self.known.get(&raw.oid), self.keys.remove(&raw.oid)) {
             (Some(before), _) => (before.relation != relation)

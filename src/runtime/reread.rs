@@ -98,14 +98,15 @@ impl Rereader {
                     format!("rows that came without all their values could not be read again: {error}");
                 Failure::new(FailureClass::Retry, "toast-reread", message)
             })?;
+            if !sees_all(&read.snapshot, batch, &missing) {
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
             if read.relation.oid != relation.oid {
                 // The table that had them is gone, and its documents are purged.
                 break ChangeBatch::new(Origin::Backfill);
             }
-            if sees_all(&read.snapshot, batch, &missing) {
-                break read.batch;
-            }
-            tokio::time::sleep(AGAIN).await;
+            break read.batch;
         };
         self.metrics.rows_reread(&relation.name.to_string(), missing.len());
         let (batch, selection) = complete(batch, selection, &missing, &fresh, needed);

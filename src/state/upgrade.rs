@@ -169,6 +169,10 @@ const STEPS: &[&str] = &[
     r"
     alter table anabranch.mapping add column building text;
 ",
+    r"
+    -- It has no key, and somebody's publication for all tables would forbid to update it.
+    alter table anabranch.version replica identity full;
+",
 ];
 
 /// Makes the schema, or brings it up to this program's version, in one transaction.

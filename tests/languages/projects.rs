@@ -78,6 +78,7 @@ fn test(language: Language, project: &Path) {
             let mut go = Command::new(Path::new(&place.1).join("bin/go"));
             go.args(["test", "./..."]);
             tools.apply(&mut go);
+            assert_eq!(unformatted(project), "", "as an author's editor would write it");
             go
         }
         Language::C => {
@@ -92,6 +93,41 @@ fn test(language: Language, project: &Path) {
         }
     };
     run(command.current_dir(project)).unwrap_or_else(|error| panic!("{language:?}: {error:#}"));
+}
+
+/// The files in a folder that gofmt would write otherwise.
+fn unformatted(folder: &Path) -> String {
+    let tools = language_tools(Language::Go).unwrap().unwrap();
+    let place = tools.environment.iter().find(|(name, _)| name == "VIRTUAL_ENV").unwrap();
+    let mut root = Command::new(Path::new(&place.1).join("bin/go"));
+    root.args(["env", "GOROOT"]);
+    tools.apply(&mut root);
+    let root = run(&mut root).unwrap();
+    run(Command::new(Path::new(root.trim()).join("bin/gofmt")).arg("-l").arg(folder)).unwrap()
+}
+
+/// Short and long names are aligned with each other up to a point.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_project_in_go_is_formatted_whatever_its_columns_are_called() {
+    if language_tools(Language::Go).unwrap().is_none() {
+        return;
+    }
+    let long = |letter: &str| letter.repeat(60);
+    let table = format!(
+        "create table long (id int primary key, {} text, {} int[], b text, k1 int, \"no word\" int, {} bool, {} text)",
+        long("a"),
+        long("b"),
+        long("c"),
+        "d".repeat(30)
+    );
+    let database = shared().unwrap().create_database().await.unwrap();
+    database.connect().await.unwrap().batch_execute(&table).await.unwrap();
+    let folder = folder_of("new-in-go");
+    create(&folder, &["go", "long", "--table", "public.long", "--url", &database.url]);
+    assert!(
+        fs::read_to_string(folder.join("long/main.go")).unwrap().contains(&format!("A{}", &long("a")[1..]))
+    );
+    assert_eq!(unformatted(&folder), "");
 }
 
 #[tokio::test(flavor = "multi_thread")]

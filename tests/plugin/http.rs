@@ -18,6 +18,7 @@ use anabranch::{
     },
 };
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::{
     guests::{at_work, capable, host, listen, load, short, told},
@@ -417,22 +418,28 @@ async fn a_call_that_waits_for_an_answer_ends_with_its_deadline() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_at_once_are_bounded() {
-    let server = receiver().await;
-    let plugin =
-        granted(HttpGrant { in_flight: 1, timeout: Duration::from_secs(2), ..grant(&[&server.url("")]) });
-    let (hang, url) = (server.url("/hang"), server.url("/"));
-    let waiting = {
-        let (plugin, hang) = (plugin.clone(), hang.clone());
-        tokio::spawn(async move { ask(&plugin, "get", &hang).await })
-    };
-    testkit::wait_until("the first request", Duration::from_secs(10), async || {
-        Ok(!server.received().is_empty())
+    let held = Arc::new(Semaphore::new(0));
+    let until = Arc::clone(&held);
+    let server = Receiver::start(move |request, _| match request.target.as_str() {
+        "/held" => Reply::Held(Arc::clone(&until)),
+        _ => Reply::with_body(200, "hello"),
     })
-    .await
-    .unwrap();
+    .await;
+    // The first is under way for as long as it takes to make the second.
+    let limit = Duration::from_secs(600);
+    let grant = HttpGrant { in_flight: 1, timeout: limit, ..grant(&[&server.url("")]) };
+    let plugin = granted_within(grant, limit);
+    let (first, url) = (server.url("/held"), server.url("/"));
+    let waiting = {
+        let plugin = plugin.clone();
+        tokio::spawn(async move { ask(&plugin, "get", &first).await })
+    };
+    let arrived = async || Ok(!server.received().is_empty());
+    testkit::wait_until("the first request", Duration::from_secs(90), arrived).await.unwrap();
     let answer = ask(&plugin, "get", &url).await;
     assert!(error(&answer).contains("`[plugins.capable.grants] http_in_flight`"), "{answer}");
-    waiting.await.unwrap();
+    held.add_permits(1);
+    assert_eq!(waiting.await.unwrap()["status"], 200);
     assert_eq!(ask(&plugin, "get", &url).await["status"], 200, "it was given back");
 }
 

@@ -1,24 +1,17 @@
 //! Who waits for the memory of all instances: it is had in turn, by who holds none meanwhile, as soon as another gives it
 //! back.
 
-use std::{
-    collections::BTreeMap,
-    future::Future,
-    sync::{Mutex, mpsc},
-    time::Duration,
-};
+use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
 use anabranch::{
-    model::{ChangeBatch, FailureClass, Outcome, Outcomes},
+    model::{ChangeBatch, Outcome, Outcomes},
     plugin::{HostSettings, Plugin, PluginFault, PluginHost, Transform, grants::Grants},
 };
-use serde_json::json;
 use testkit::wait_until;
-use tokio::task::JoinHandle;
+use tokio::{sync::Semaphore, task::JoinHandle};
 
 use crate::{
-    frozen::{documents, sink},
-    guests::{at_work, capable, guest, host, hostile, load, short},
+    guests::{at_work, capable, host, hostile, load, short},
     http::{ask, grant},
     receiver::{Receiver, Reply},
     rows::notes,
@@ -140,13 +133,11 @@ async fn who_waits_takes_no_instance_that_another_call_has_left() {
 /// An instance that nobody uses keeps nothing from who waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waits_has_the_memory_of_a_call_that_went_well() {
-    let (goes_on, wait) = mpsc::channel::<()>();
-    let wait = Mutex::new(wait);
-    let server = Receiver::start(move |request, _| {
-        if request.target == "/slow" {
-            tokio::task::block_in_place(|| wait.lock().unwrap().recv_timeout(SOON).unwrap());
-        }
-        Reply::with_body(200, "hello")
+    let goes_on = Arc::new(Semaphore::new(0));
+    let until = Arc::clone(&goes_on);
+    let server = Receiver::start(move |request, _| match request.target.as_str() {
+        "/slow" => Reply::Held(Arc::clone(&until)),
+        _ => Reply::with_body(200, "hello"),
     })
     .await;
     let within = |total_memory: usize| {
@@ -168,36 +159,8 @@ async fn who_waits_has_the_memory_of_a_call_that_went_well() {
     let url = server.url("/");
     let mut waiting = Box::pin(ask(&plugin, "get", &url));
     waits(&mut waiting, "there is memory for one").await;
-    goes_on.send(()).unwrap();
+    goes_on.add_permits(1);
     assert_eq!(slow.await.unwrap()["status"], 200);
     let answer = tokio::time::timeout(SOON, waiting).await.expect("the memory of the other");
     assert_eq!(answer["status"], 200);
-}
-
-/// A sink is asked again by its caller, and then waits.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_sink_that_found_the_memory_used_up_waits_for_it() {
-    let body = json!({"text": "x".repeat(512 << 10)}).to_string();
-    let one_document = documents(&[("1", Some(&body))]);
-    let odd_sink = |host: &PluginHost| sink(&load(host, &guest("fixtures/odd-sink", &[])), json!({}));
-    let needs = {
-        let host = host(short());
-        let sink = odd_sink(&host);
-        sink.deliver(&one_document, &[0], None).await.unwrap();
-        host.memory()
-    };
-    let (one, _) = sizes().await;
-    let host = host(patient(needs + one / 2));
-    let busy = busy(&host, one).await;
-    let sink = odd_sink(&host);
-    let failure = sink.deliver(&one_document, &[0], None).await.unwrap_err();
-    assert_eq!(
-        (failure.class, failure.code.as_str()),
-        (FailureClass::Retry, "plugin-total-memory"),
-        "{failure}"
-    );
-    let mut waiting = Box::pin(sink.deliver(&one_document, &[0], None));
-    waits(&mut waiting, "there is less than it needs").await;
-    busy.abort();
-    tokio::time::timeout(SOON, waiting).await.expect("no end of it").unwrap();
 }

@@ -2,7 +2,7 @@ use anabranch::{
     model::EntityName,
     postgres::{
         ErrorKind, PublicationPlan, Purpose, drop_publication, ensure_publication, published_tables,
-        unusable_identities,
+        unusable_identities, withdraw_unusable,
     },
 };
 
@@ -112,6 +112,47 @@ async fn c030_tables_whose_application_would_fail_are_not_published() {
         .execute("insert into public.keyless values (1); update public.keyless set id = 2")
         .await
         .unwrap();
+}
+
+#[tokio::test]
+async fn c030_tables_that_lose_their_identity_are_taken_out_of_a_publication_of_ours() {
+    let (_, database) = shared_database().await;
+    database
+        .execute(
+            "create table public.good (id int primary key); create table public.keyless (id int primary key);
+             create table public.unlisted (id int);
+             create table public.root (id int primary key) partition by range (id);
+             create table public.leaf partition of public.root for values from (0) to (10);
+             create table public.leaf_2 partition of public.root for values from (10) to (20);
+             create table public.theirs (id int primary key); create publication theirs for table public.theirs",
+        )
+        .await
+        .unwrap();
+    let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
+    let all = names(&["public.good", "public.keyless", "public.root"]);
+    let plan = PublicationPlan { name: "p", managed: true, tables: &all, ..Default::default() };
+    assert!(ensure_publication(&client, &plan).await.unwrap().created);
+    let asked = names(&["public.good", "public.keyless", "public.root", "public.theirs", "public.unlisted"]);
+    assert_eq!(withdraw_unusable(&client, "p", &asked).await.unwrap(), []);
+    database
+        .execute(
+            "alter table public.keyless drop constraint keyless_pkey;
+             alter table public.leaf replica identity nothing; alter table public.leaf_2 replica identity nothing;
+             alter table public.theirs drop constraint theirs_pkey; insert into public.keyless values (1)",
+        )
+        .await
+        .unwrap();
+    let update = "update public.keyless set id = 2";
+    assert!(database.execute(update).await.is_err(), "its application is in trouble");
+    let withdrawn = withdraw_unusable(&client, "p", &asked).await.unwrap();
+    let withdrawn: Vec<_> = withdrawn.iter().map(|table| table.entity.to_string()).collect();
+    assert_eq!(withdrawn, ["public.keyless", "public.root"]);
+    assert_eq!(published_tables(&client, "p").await.unwrap(), names(&["public.good"]));
+    database.execute(update).await.unwrap();
+    for name in ["theirs", "nothing"] {
+        assert_eq!(withdraw_unusable(&client, name, &asked).await.unwrap(), [], "{name}");
+    }
+    assert_eq!(published_tables(&client, "theirs").await.unwrap(), names(&["public.theirs"]));
 }
 
 #[tokio::test]

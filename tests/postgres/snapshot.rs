@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use anabranch::{
     backfill::{Cursor, KeyColumn},
     model::{
@@ -563,8 +565,9 @@ async fn markers_do_not_wait_for_a_standby_and_show_in_no_snapshot_of_others() {
     assert!(low < high[0] && high[0] < high[1]);
     let flushed = database.query_text("select pg_current_wal_flush_lsn()::text").await.unwrap();
     assert!(flushed.parse::<Lsn>().unwrap() > high[1]);
-    let snapshot = client.current_snapshot().await.unwrap();
-    assert!(!snapshot.sees(u32::try_from(xid.parse::<u64>().unwrap()).unwrap()));
+    let xid = u32::try_from(xid.parse::<u64>().unwrap()).unwrap();
+    assert!(!client.current_snapshot().await.unwrap().sees(xid));
+    assert!(!client.comes_to_see(xid, Duration::from_millis(100)).await.unwrap());
     let entity = "public.t".parse().unwrap();
     let chunk = reader(&database).await.read_chunk(&request(&entity, 10)).await.unwrap();
     assert_eq!(
@@ -572,8 +575,13 @@ async fn markers_do_not_wait_for_a_standby_and_show_in_no_snapshot_of_others() {
         Some("old".to_owned()),
         "the chunk tells by its snapshot that it is behind"
     );
-    assert!(!chunk.snapshot.sees(u32::try_from(xid.parse::<u64>().unwrap()).unwrap()));
-    commit.abort();
+    assert!(!chunk.snapshot.sees(xid));
+    let (seen, ()) = tokio::join!(client.comes_to_see(xid, DEADLINE), async {
+        cluster.configure(&[("synchronous_standby_names", "")]).unwrap();
+        cluster.reload("synchronous_standby_names", "").await.unwrap();
+    });
+    assert!(seen.unwrap());
+    commit.await.unwrap();
 }
 
 #[tokio::test]
@@ -637,4 +645,42 @@ async fn c008_c021_c023_the_catalogue_knows_what_is_asked_for() {
     message.columns[0].2 = false;
     let resolved = catalog.resolve(&client, &message).await.unwrap();
     assert_eq!((&resolved.relation.key, &resolved.key_numbers), (&vec![1], &vec![]));
+}
+
+/// What has to be asked again once the transaction is seen that a message came in.
+#[tokio::test]
+async fn a_description_is_settled_where_the_catalogue_could_say_nothing_else() {
+    let (_, database) = shared_database().await;
+    database
+        .execute(
+            "create table public.t (id int primary key, v text);
+             create table public.two (a int, b int, primary key (b, a));
+             create table public.whole (id int primary key); alter table public.whole replica identity full",
+        )
+        .await
+        .unwrap();
+    let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
+    let mut catalog = Catalog::new("p");
+    let mut settled = async |name: &str, identity, columns: &[(&str, u32, bool)]| {
+        let oid = database.query_text(&format!("select coalesce(to_regclass('{name}'), 1)::oid::text")).await;
+        let column = |&(name, oid, identity): &(&str, u32, bool)| (name.to_owned(), oid, identity);
+        let message = StreamRelation {
+            oid: oid.unwrap().parse().unwrap(),
+            name: name.parse().unwrap(),
+            replica_identity: identity,
+            columns: columns.iter().map(column).collect(),
+        };
+        catalog.resolve(&client, &message).await.unwrap().settled
+    };
+    let default = ReplicaIdentity::Default;
+    assert!(settled("public.t", default, &[("id", 23, true), ("v", 25, false)]).await);
+    // Of a table, a column, a type, a key or an identity that is not there.
+    assert!(!settled("public.none", default, &[("id", 23, true)]).await);
+    assert!(!settled("public.t", default, &[("id", 23, true), ("v", 25, false), ("w", 25, false)]).await);
+    assert!(!settled("public.t", default, &[("id", 23, true), ("v", 999_999, false)]).await);
+    assert!(!settled("public.t", default, &[("id", 23, false), ("v", 25, true)]).await);
+    assert!(!settled("public.t", ReplicaIdentity::Index, &[("id", 23, true), ("v", 25, false)]).await);
+    // The message does not tell the order of a key, nor the key where everything is the identity.
+    assert!(!settled("public.two", default, &[("a", 23, true), ("b", 23, true)]).await);
+    assert!(!settled("public.whole", ReplicaIdentity::Full, &[("id", 23, true)]).await);
 }

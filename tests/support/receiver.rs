@@ -14,6 +14,7 @@ use std::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
     task::JoinHandle,
 };
 
@@ -41,12 +42,17 @@ impl Received {
     }
 }
 
+/// An answer without a body.
+const EMPTY: &str = "HTTP/1.1 200 x\r\ncontent-length: 0\r\n\r\n";
+
 /// What to do with a request.
 pub enum Reply {
     /// Answer with a status, headers and a body.
     Status(u16, Vec<(&'static str, String)>, String),
     /// Take it, and say so after a while.
     Late(std::time::Duration),
+    /// Take it, and say so once there is a permit for it.
+    Held(Arc<Semaphore>),
     /// Keep the connection open and say nothing.
     Hang,
     /// Promise a body and close before its end.
@@ -129,7 +135,11 @@ async fn serve(
             }
             Reply::Late(pause) => {
                 tokio::time::sleep(pause).await;
-                "HTTP/1.1 200 x\r\ncontent-length: 0\r\n\r\n".to_owned()
+                EMPTY.to_owned()
+            }
+            Reply::Held(until) => {
+                until.acquire().await.unwrap().forget();
+                EMPTY.to_owned()
             }
             Reply::Hang => return std::future::pending().await,
             Reply::Close => return,

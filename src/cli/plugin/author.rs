@@ -23,11 +23,13 @@ use crate::{
 
 use super::super::{
     Context, UsageError, limit,
-    source::{Source, SourceArguments},
+    source::{Source, UrlArgument},
 };
 
 /// No more text than this is taken of a table.
 const SAMPLE_BYTES: usize = 256 << 20;
+/// How long a statement may take where nothing else is said.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Which rows of which table.
 #[derive(Debug, clap::Args)]
@@ -38,14 +40,24 @@ pub(super) struct SampleArguments {
     /// Take so many rows of the source's table, at random.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(super) sample: Option<u32>,
-    /// How long a statement may take.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = limit)]
-    timeout: Duration,
+    /// How long a statement may take [default: 30s].
+    #[arg(long, value_name = "DURATION", value_parser = limit)]
+    timeout: Option<Duration>,
     #[command(flatten)]
-    pub(super) source: SourceArguments,
+    pub(super) url: UrlArgument,
 }
 
 impl SampleArguments {
+    /// What of it stands on the command line, `--sample` aside: no command may ignore it.
+    pub(super) fn typed(&self) -> impl Iterator<Item = &'static str> {
+        let options = [
+            ("--table", self.table.is_some()),
+            ("--timeout", self.timeout.is_some()),
+            ("--url", self.url.is_typed()),
+        ];
+        options.into_iter().filter_map(|(option, is_typed)| is_typed.then_some(option))
+    }
+
     /// The table that is meant.
     pub(super) fn table(&self, description: &Description) -> Result<EntityName, UsageError> {
         if let Some(table) = &self.table {
@@ -74,8 +86,8 @@ impl SampleArguments {
         rows: u32,
     ) -> anyhow::Result<Sample> {
         let mut reader = SnapshotReader::open(&source.connect, source.publication.as_str()).await?;
-        let request =
-            SampleRequest { entity: table, columns, rows, max_bytes: SAMPLE_BYTES, timeout: self.timeout };
+        let timeout = self.timeout.unwrap_or(TIMEOUT);
+        let request = SampleRequest { entity: table, columns, rows, max_bytes: SAMPLE_BYTES, timeout };
         let sample = reader.sample(&request).await;
         reader.close().await;
         Ok(sample?)

@@ -75,6 +75,9 @@ struct Load {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
+    if let Some(problem) = unused(arguments) {
+        return Err(UsageError(problem).into());
+    }
     // What cannot be compared with is told before anything is measured.
     let before = arguments.against.as_ref().map(kept).transpose()?;
     let component = Component::of(&arguments.component)?;
@@ -113,6 +116,21 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
     Ok(Exit::Done)
 }
 
+/// What is given and would be ignored.
+fn unused(arguments: &Arguments) -> Option<String> {
+    let mut typed = arguments.sample.typed();
+    if arguments.golden.is_some() {
+        let leave =
+            |option| format!("{option} is not used with --golden, whose rows are of no source: leave it out");
+        return typed.next().map(leave);
+    }
+    let is_sample = arguments.sample.sample.is_some();
+    let timeout = typed.find(|option| *option == "--timeout" && !is_sample)?;
+    Some(format!(
+        "{timeout} is used with --sample only, for rows that are made up are not read: leave it out, or add `--sample N`"
+    ))
+}
+
 fn kept(path: &PathBuf) -> anyhow::Result<Measurement> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     serde_json::from_str(&text)
@@ -147,12 +165,12 @@ fn from_source(
     arguments: &Arguments,
     component: &Component,
 ) -> anyhow::Result<(Plugin, Load)> {
-    if !arguments.sample.source.is_given() && !context.global.config.is_file() {
+    if !arguments.sample.url.is_given() && !context.global.config.is_file() {
         let message = "no rows to measure with: give --golden DIR, or a source whose table tells the columns \
                        (--url, or a config file)";
         return Err(UsageError(message.to_owned()).into());
     }
-    let source = arguments.sample.source.source(context)?;
+    let source = arguments.sample.url.source(context)?;
     let config: Option<&Config> = source.config.as_ref();
     let plugin = component.load(&host(config)?)?;
     let table = arguments.sample.table(plugin.description())?;

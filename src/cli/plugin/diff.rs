@@ -35,6 +35,9 @@ pub(super) struct Arguments {
     new: PathBuf,
     #[command(flatten)]
     sample: SampleArguments,
+    /// The installation's slot, in place of the config's: how fast its last run of the table was is told.
+    #[arg(long, value_name = "SLOT")]
+    slot: Option<String>,
 }
 
 /// The JSON shape of `plugin diff`.
@@ -63,7 +66,10 @@ struct Rebuild {
 }
 
 pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
-    let source = arguments.sample.source.source(context)?;
+    let mut source = arguments.sample.url.source(context)?;
+    if let Some(slot) = &arguments.slot {
+        source.slot.clone_from(slot);
+    }
     let host = host(source.config.as_ref())?;
     let old = Component::of(&arguments.old)?.load(&host)?;
     let new = Component::of(&arguments.new)?.load(&host)?;

@@ -20,7 +20,7 @@ use crate::{
     postgres::{Catalog, ConnectSettings, Purpose},
 };
 
-use super::{Context, Exit, UsageError, output, source::SourceArguments};
+use super::{Context, Exit, UsageError, output, source::UrlArgument};
 
 #[derive(Debug, clap::Args)]
 pub(super) struct Arguments {
@@ -72,7 +72,7 @@ struct NewArguments {
     #[arg(long)]
     sink: bool,
     #[command(flatten)]
-    source: SourceArguments,
+    url: UrlArgument,
 }
 
 /// The JSON shape of `plugin new`.
@@ -159,13 +159,28 @@ fn create(context: &Context, arguments: &NewArguments) -> anyhow::Result<Exit> {
             ))
             .into());
         }
+        if arguments.url.is_typed() {
+            return Err(UsageError(
+                "--url is used with --table only, and a sink has no table: leave it out, or --sink for a transform"
+                    .to_owned(),
+            )
+            .into());
+        }
         return made(context, language, &arguments.name, NewPlugin::Sink, false);
     }
-    let known = arguments.source.is_given() || context.global.config.is_file();
+    if arguments.table.is_none() && arguments.url.is_typed() {
+        return Err(UsageError(
+            "--url is used with --table only, whose columns are read there: add `--table SCHEMA.TABLE`, or leave it out for \
+             the sample's columns"
+                .to_owned(),
+        )
+        .into());
+    }
+    let known = arguments.url.is_given() || context.global.config.is_file();
     let (table, from_source) = match &arguments.table {
         Some(name) if known => {
-            let (connect, _) = arguments.source.resolve(context)?;
-            (context.block_on(table_of(&connect, name))?, true)
+            let source = arguments.url.source(context)?;
+            (context.block_on(table_of(&source.connect, name))?, true)
         }
         Some(name) => (new::sample_table(name.clone()), false),
         None => (new::sample_table(EntityName::new("public", "products")), false),

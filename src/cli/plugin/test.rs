@@ -10,7 +10,7 @@ use crate::{
 };
 
 use super::{
-    super::{Context, Exit, output},
+    super::{Context, Exit, UsageError, output},
     author::{AnswerShape, Component, SampleArguments, config_if_any, host, row_name, settings},
 };
 
@@ -71,6 +71,12 @@ pub(super) fn run(context: &Context, arguments: &Arguments) -> anyhow::Result<Ex
 }
 
 fn golden(context: &Context, arguments: &Arguments) -> anyhow::Result<Exit> {
+    if let Some(option) = arguments.sample.typed().next() {
+        return Err(UsageError(format!(
+            "{option} is used with --sample only, and golden rows are of no source: leave it out, or add `--sample N`"
+        ))
+        .into());
+    }
     let config = config_if_any(context)?;
     let folder = arguments.golden.clone().unwrap_or_else(|| match arguments.component.is_dir() {
         true => arguments.component.join("golden"),
@@ -170,7 +176,7 @@ fn mismatch_lines(mismatch: &Mismatch) -> Vec<String> {
 }
 
 fn sample(context: &Context, arguments: &Arguments, rows: u32) -> anyhow::Result<Exit> {
-    let source = arguments.sample.source.source(context)?;
+    let source = arguments.sample.url.source(context)?;
     let component = Component::of(&arguments.component)?;
     let plugin = component.load(&host(source.config.as_ref())?)?;
     let table = arguments.sample.table(plugin.description())?;

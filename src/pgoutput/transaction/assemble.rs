@@ -149,6 +149,12 @@ impl Assembler {
         self.open.is_some()
     }
 
+    /// The transaction that is open.
+    #[must_use]
+    pub fn open_xid(&self) -> Option<Xid> {
+        self.open.as_ref().map(|open| open.info.xid)
+    }
+
     /// The end of the last transaction that was assembled whole, with or without changes.
     #[must_use]
     pub fn position(&self) -> Lsn {

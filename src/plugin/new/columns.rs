@@ -190,15 +190,12 @@ impl<'a> Columns<'a> {
             };
             lines(named.iter().zip(&types), field)
         };
-        let binding = |(name, _): &(String, &(&Column, bool))| {
-            let space = " ".repeat(width - name.len());
-            format!("\t\t\t{name}: {space}row.{name},")
-        };
-        let value = |(name, (column, key)): &(String, &(&Column, bool))| {
-            let space = " ".repeat(width - name.len());
-            format!("\t\t{name}: {space}{},", go_value(&column.value_type, *key))
-        };
-        let test_row = lines(named.iter(), value);
+        let widths = go_widths(&named.iter().map(|(name, _)| name.len()).collect::<Vec<_>>());
+        let spaced = named.iter().zip(&widths).map(|((name, (column, key)), width)| {
+            (name, " ".repeat(width - name.len()), go_value(&column.value_type, *key))
+        });
+        let bindings = lines(spaced.clone(), |(name, space, _)| format!("\t\t\t{name}: {space}row.{name},"));
+        let test_row = lines(spaced, |(name, space, value)| format!("\t\t{name}: {space}{value},"));
         let mut helpers = String::new();
         for (used, line) in [
             ("text(", "\ttext := func(value string) *string { return &value }\n"),
@@ -213,7 +210,7 @@ impl<'a> Columns<'a> {
         vec![
             ("fields", fields("column")),
             ("document_fields", fields("json")),
-            ("bindings", lines(named.iter(), binding)),
+            ("bindings", bindings),
             ("helpers", helpers),
             ("test_row", test_row),
         ]
@@ -354,6 +351,28 @@ fn go_field(column: &str) -> Option<String> {
             .unwrap_or_default()
     });
     plain.then(|| parts.collect())
+}
+
+/// How wide gofmt makes the keys of a composite literal that are so long: they are aligned with each other, except where a
+/// long one is much longer or shorter than those before it (`exprList` in go/printer).
+fn go_widths(lengths: &[usize]) -> Vec<usize> {
+    const SMALL: usize = 40;
+    const RATIO: f64 = 2.5;
+    let mut widths: Vec<usize> = Vec::with_capacity(lengths.len());
+    let mut section = 0;
+    for (at, &length) in lengths.iter().enumerate() {
+        let before = lengths.get(section..at).unwrap_or_default();
+        let sum: f64 = before.iter().map(|&length| (length as f64).log2()).sum();
+        let ratio = length as f64 / (sum / before.len() as f64).exp2();
+        let is_long = length > SMALL || before.last().is_some_and(|&last| last > SMALL);
+        if !before.is_empty() && is_long && (ratio * RATIO <= 1.0 || RATIO <= ratio) {
+            section = at;
+        }
+        let width = widths.get(section).map_or(length, |&width| length.max(width));
+        widths.push(width);
+        widths[section..].fill(width);
+    }
+    widths
 }
 
 /// `` `column:"name"` ``, also for names that have quotes or backquotes.
