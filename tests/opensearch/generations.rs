@@ -282,20 +282,24 @@ async fn a_purge_empties_nothing_that_readers_see_and_what_waits_begins_nothing(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebuild_for_which_another_is_given_up_cannot_be_withdrawn() {
     let mut world = World::built(60).await;
-    world.server.state().refuses = Some(("POST /_aliases".to_owned(), 503));
-    world.asked(&["request", "search"]);
-    world.stored("built = 2 and building is not null").await;
-    world.asked(&["pause"]);
-    world.asked(&["request", "search"]);
-    world.stored("generation = 3").await;
-    world.asked(&["cancel", "search"]);
-    // What is stored says so too.
-    world.scene.host.kill().unwrap();
-    world.server.state().refuses = None;
-    world.scene.host.start().unwrap();
-    world.asked(&["resume"]);
-    world.done(3).await;
-    world.ends("withdrawn").await;
+    // What is stored says so, too.
+    for (given_up, restarts) in [(2, false), (4, true)] {
+        world.server.state().refuses = Some(("POST /_aliases".to_owned(), 503));
+        world.asked(&["request", "search"]);
+        world.stored(&format!("built = {given_up} and building is not null")).await;
+        world.asked(&["pause"]);
+        world.asked(&["request", "search"]);
+        world.stored(&format!("generation = {}", given_up + 1)).await;
+        world.asked(&["cancel", "search"]);
+        if restarts {
+            world.scene.host.kill().unwrap();
+            world.scene.host.start().unwrap();
+        }
+        world.server.state().refuses = None;
+        world.asked(&["resume"]);
+        world.done(given_up + 1).await;
+        world.ends("withdrawn").await;
+    }
 }
 
 /// A place that cannot be made, one that somebody removed, and one that cannot be emptied: each halts its mapping, and no
