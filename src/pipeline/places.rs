@@ -8,7 +8,7 @@
 //! built, and that is saved. A place whose generation is over is abandoned, once that is saved. It must never go on with
 //! a rebuild that has rows in another place.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use crate::model::Place;
 
@@ -67,19 +67,17 @@ pub struct Places {
     /// Of no use any more.
     obsolete: Vec<Place>,
     under_way: VecDeque<(WorkId, Placing)>,
+    /// The run for which it is decided where it is built.
+    decided: Option<Arc<str>>,
+    /// What is due once everything that was noted before this barrier is saved.
+    barrier: Option<(u64, Placing)>,
 }
 
 impl Places {
     /// As a term begins, with what is stored.
     #[must_use]
     pub fn new(ability: Ability, recorded: Option<Place>) -> Self {
-        Self {
-            ability,
-            current: recorded.clone(),
-            recorded,
-            obsolete: Vec::new(),
-            under_way: VecDeque::new(),
-        }
+        Self { ability, current: recorded.clone(), recorded, ..Self::default() }
     }
 
     /// The sink is another one now.
@@ -109,6 +107,16 @@ impl Places {
         self.current
             .as_ref()
             .filter(|place| self.ability != Ability::InPlace && place.generation() == standing.generation)
+    }
+
+    /// Whether it is still to be decided where a run is built: once it has begun that is decided, whatever it has read
+    /// since.
+    pub fn decides(&mut self, run: &Arc<str>, has_begun: bool) -> bool {
+        let decides = self.decided.as_ref() != Some(run);
+        if has_begun {
+            self.decided = Some(Arc::clone(run));
+        }
+        decides
     }
 
     /// A backfill of the whole table begins, or goes on, before any of its rows is handed out. Gives what has to be
@@ -149,6 +157,24 @@ impl Places {
         (is_built && self.recorded.as_ref() == Some(current)).then(|| Placing::Switch(current.clone()))
     }
 
+    /// Looks at what is due. Where that is news and the mapping `follows` the stream, it waits for a barrier of this
+    /// `number`, which is to be noted: gives whether.
+    pub fn look(&mut self, standing: Standing, follows: bool, number: u64) -> bool {
+        let due = self.due(standing);
+        if self.barrier.as_ref().map(|(_, waits)| waits) == due.as_ref() {
+            return false;
+        }
+        self.barrier = due.filter(|_| follows).map(|due| (number, due));
+        self.barrier.is_some()
+    }
+
+    /// Everything that was noted before this barrier is saved. Gives what is to be handed out, unless something else is due
+    /// by now.
+    pub fn passed(&mut self, barrier: u64, standing: Standing) -> Option<Placing> {
+        let (_, waits) = self.barrier.take_if(|(number, _)| *number == barrier)?;
+        self.due(standing).filter(|due| *due == waits)
+    }
+
     /// It was handed out.
     pub fn handed(&mut self, work: WorkId, placing: Placing) {
         if !matches!(placing, Placing::Begin(_)) {
@@ -177,6 +203,7 @@ impl Places {
         }
         self.obsolete.retain(|place| self.recorded.as_ref() != Some(place));
         self.current.clone_from(&self.recorded);
+        self.barrier = None;
     }
 }
 

@@ -401,6 +401,7 @@ mod tests {
         // There would be room for it, but another was first.
         let small = waits(100);
         while budget.waiting.load(Ordering::SeqCst) < 2 {
+            assert!(!small.is_finished(), "it did not wait for its turn");
             tokio::task::yield_now().await;
         }
         assert!(!large.is_finished() && !small.is_finished());
@@ -433,7 +434,9 @@ mod tests {
         let budget = Budget::new(1000);
         let mut busy = Limits::new(1000, &budget);
         assert!(busy.memory_growing(0, 800, None).unwrap());
-        let error = budget.reserve(300, Instant::now()).await.unwrap_err();
+        let late =
+            tokio::time::timeout(std::time::Duration::from_secs(10), budget.reserve(300, Instant::now()));
+        let error = late.await.expect("an end").unwrap_err();
         assert_eq!(error, LimitError::Total { own: 300, wanted: 1100, limit: 1000 });
         assert!(!budget.is_awaited());
         // Instances that nobody uses go at once.

@@ -258,15 +258,11 @@ impl Transform {
     ) -> Result<(), PluginFault> {
         let mut buffers = self.take_buffers();
         while from < to {
-            let kept = outcomes.extent();
             match self.call_once(batch, &selection[..to], from, &mut buffers, outcomes).await {
                 Ok(next) => from = next,
-                Err(fault) => {
-                    if !self.slow_down(&fault) {
-                        return Err(fault);
-                    }
-                    outcomes.cut_back(kept);
-                }
+                // Of one that was too slow nothing was read.
+                Err(fault) if self.slow_down(&fault) => {}
+                Err(fault) => return Err(fault),
             }
             if from < to {
                 // A large batch never waits by itself, and whoever else is ready would wait for the whole of it.

@@ -40,10 +40,8 @@ struct Current {
 /// All sinks, by name.
 pub(super) type Outlets = BTreeMap<String, Arc<Outlet>>;
 
-/// Gives sinks that are plugins the revisions of a set, or takes a plugin away that is gone. Gives the names of the
-/// sinks that are others now.
-pub(super) fn fit(outlets: &Outlets, config: &Config, plugins: &PluginSet) -> Vec<String> {
-    let mut changed = Vec::new();
+/// Gives sinks that are plugins the revisions of a set, or takes a plugin away that is gone.
+pub(super) fn fit(outlets: &Outlets, config: &Config, plugins: &PluginSet) {
     for (name, outlet) in outlets {
         let Some(SinkSettings::Plugin(settings)) = config.sinks.get(name) else { continue };
         let plugin = plugins.plugins.get(&settings.plugin);
@@ -63,9 +61,7 @@ pub(super) fn fit(outlets: &Outlets, config: &Config, plugins: &PluginSet) -> Ve
             None => PluginSink::without_plugin(name, settings),
         };
         outlet.replace(Current::new(Arc::new(sink), plugin.cloned()));
-        changed.push(name.clone());
     }
-    changed
 }
 
 impl Outlet {

@@ -1,7 +1,7 @@
 //! Where mappings are built beside what readers see: hands out what the machine of `pipeline` asks for, in its place in
 //! the order of each lane, and notes what becomes of it.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use tracing::warn;
 
@@ -109,13 +109,9 @@ impl Pump {
             };
             let view = self.machine.run(lane.planned.table.oid).filter(|view| view.run == run);
             let Some(view) = view.filter(|view| view.started || is_first) else { continue };
-            if lane.placed.as_ref() == Some(run) {
-                continue;
+            if lane.places.decides(run, view.started) {
+                due.push((lane.id, view.rows > 0 || view.chunks > 0));
             }
-            if view.started {
-                lane.placed = Some(Arc::clone(run));
-            }
-            due.push((lane.id, view.rows > 0 || view.chunks > 0));
         }
         for (id, has_rows) in due {
             let Some(lane) = self.lanes.get_mut(&id) else { continue };
@@ -159,34 +155,24 @@ impl Pump {
     pub(super) fn look_at_places(&mut self) {
         let Self { lanes, ledger, scribe, barriers, .. } = self;
         for lane in lanes.values_mut() {
-            let due = lane.places.due(lane.standing());
-            if lane.barrier.as_ref().map(|(_, waits)| waits) == due.as_ref() {
-                continue;
-            }
-            lane.barrier = due.filter(|_| lane.follows(ledger)).map(|due| {
+            let (standing, follows) = (lane.standing(), lane.follows(ledger));
+            if lane.places.look(standing, follows, *barriers + 1) {
                 *barriers += 1;
                 scribe.note(Note::Barrier(*barriers));
-                (*barriers, due)
-            });
+            }
         }
     }
 
     /// Everything that was noted before this barrier is saved.
     pub(super) fn passed(&mut self, barrier: u64) {
-        let waits = |lane: &Lane| {
-            let (number, due) = lane.barrier.as_ref().filter(|(number, _)| *number == barrier)?;
-            let is_due = lane.places.due(lane.standing()).as_ref() == Some(due);
-            (*number == barrier && is_due && self.ledger.follows(lane.id)).then(|| (lane.id, due.clone()))
-        };
-        let due = self.lanes.values().find_map(waits);
-        for lane in self.lanes.values_mut() {
-            lane.barrier.take_if(|(number, _)| *number == barrier);
-        }
+        let mut due = None;
         for lane in self.lanes.values_mut() {
             let begun = lane.begun.take_if(|(number, _)| *number == barrier);
             if let (Some((_, work)), Some(handle)) = (begun, &lane.handle) {
                 handle.recorded(work);
             }
+            let placing = lane.places.passed(barrier, lane.standing());
+            due = due.or(placing.filter(|_| lane.follows(&self.ledger)).map(|placing| (lane.id, placing)));
         }
         if let Some((id, placing)) = due {
             self.hand_out(id, placing);

@@ -277,7 +277,6 @@ impl Pump {
                 self.ledger.freeze(id);
                 lane.purging = None;
                 lane.places.let_go();
-                lane.barrier = None;
                 lane.leave_run(&mut self.machine, &self.scribe);
                 rewound.push(lane.planned.table.oid);
             } else {

@@ -128,17 +128,12 @@ impl Pump {
             return Ok(Some(Stopped::Reconfigure(plugins)));
         }
         // First, so that what is built from now on is delivered by the sink that it is built for.
-        let sinks = outlet::fit(&self.context.sinks, &self.context.config, &plugins);
+        outlet::fit(&self.context.sinks, &self.context.config, &plugins);
         for step in steps.iter().filter(|step| !stops(step)) {
             let wanted = wanted.iter().find(|wanted| wanted.mapping.name == step.mapping);
             let lane = self.lanes.values().find(|lane| lane.name() == step.mapping).map(|lane| lane.id);
             if let (Some(wanted), Some(id)) = (wanted, lane) {
                 self.swap(id, wanted, &step.decision, &plugins)?;
-            }
-        }
-        for lane in self.lanes.values().filter(|lane| sinks.contains(&lane.planned.mapping.sink)) {
-            if let Some(handle) = &lane.handle {
-                handle.try_now();
             }
         }
         self.note_held(&wanted);

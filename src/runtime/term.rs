@@ -14,7 +14,7 @@ use crate::{
     backfill::{Machine, PageSettings, RunView, Settings as BackfillMachineSettings, everything_before},
     config::Config,
     model::{ChangeBatch, Failure, Lsn, Place},
-    pipeline::{LaneId, LaneOrder, Ledger, OpenRows, Places, Placing, Standing, Subscriptions, WorkId},
+    pipeline::{LaneId, LaneOrder, Ledger, OpenRows, Places, Standing, Subscriptions, WorkId},
     postgres::{
         Client, ConnectSettings, ErrorKind, Holder, Leadership, Lease, Purpose, StreamOptions,
         SystemIdentity, fence,
@@ -278,10 +278,6 @@ pub(super) struct Lane {
     pub(super) purging: Option<WorkId>,
     /// Where it is built beside what readers see.
     pub(super) places: Places,
-    /// The run for which it is decided where it is built.
-    pub(super) placed: Option<Arc<str>>,
-    /// What is due for them once everything that was noted before this barrier is saved.
-    pub(super) barrier: Option<(u64, Placing)>,
     /// The work that began a place, which is recorded once everything that was noted before this barrier is saved.
     pub(super) begun: Option<(u64, WorkId)>,
     pub(super) documents: u64,
@@ -421,8 +417,6 @@ fn assemble(
             run: None,
             purging: None,
             places,
-            placed: None,
-            barrier: None,
             begun: None,
             documents: 0,
             failure: None,

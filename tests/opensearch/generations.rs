@@ -204,6 +204,9 @@ async fn a_rebuild_is_seen_once_it_is_whole_and_live_changes_at_once() {
         "in one request"
     );
 
+    let passed_over = world.scene.host.log().matches("what readers see does not take document").count();
+    assert_eq!(passed_over, 1, "it is told once");
+
     // What was truncated is gone from both.
     world.server.unseal();
     world.asked(&["rate", "20"]);
@@ -278,18 +281,25 @@ async fn a_purge_empties_nothing_that_readers_see_and_what_waits_begins_nothing(
 /// Otherwise readers would stay with the generation before the one that is given up.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rebuild_for_which_another_is_given_up_cannot_be_withdrawn() {
-    let world = World::built(60).await;
-    world.server.state().refuses = Some(("POST /_aliases".to_owned(), 503));
-    world.asked(&["request", "search"]);
-    world.stored("built = 2 and building is not null").await;
-    world.asked(&["pause"]);
-    world.asked(&["request", "search"]);
-    world.stored("generation = 3").await;
-    world.asked(&["cancel", "search"]);
-    world.server.state().refuses = None;
-    world.asked(&["resume"]);
-    world.done(3).await;
-    world.ends("withdrawn").await;
+    let mut world = World::built(60).await;
+    // What is stored says so, too.
+    for (given_up, restarts) in [(2, false), (4, true)] {
+        world.server.state().refuses = Some(("POST /_aliases".to_owned(), 503));
+        world.asked(&["request", "search"]);
+        world.stored(&format!("built = {given_up} and building is not null")).await;
+        world.asked(&["pause"]);
+        world.asked(&["request", "search"]);
+        world.stored(&format!("generation = {}", given_up + 1)).await;
+        world.asked(&["cancel", "search"]);
+        if restarts {
+            world.scene.host.kill().unwrap();
+            world.scene.host.start().unwrap();
+        }
+        world.server.state().refuses = None;
+        world.asked(&["resume"]);
+        world.done(given_up + 1).await;
+        world.ends("withdrawn").await;
+    }
 }
 
 /// A place that cannot be made, one that somebody removed, and one that cannot be emptied: each halts its mapping, and no
@@ -341,6 +351,63 @@ async fn readers_are_switched_once_the_end_of_the_run_is_saved() {
     holder.batch_execute("rollback").await.unwrap();
     world.done(2).await;
     world.ends("saved").await;
+}
+
+/// A place that is not known after a crash is begun again under another name: until it is recorded, nothing is in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_delivered_to_a_place_before_it_is_recorded() {
+    let more = "[[map]]\nname = \"more\"\ntransform = \"order-summary\"\nsink = \"search\"\n\
+                destination = \"orders\"\n";
+    let mut world = World::new(60, ("", more)).await;
+    world.scene.plugin("order-summary", &orders());
+    world.scene.host.start().unwrap();
+    world.done(1).await;
+    settled(&world.scene, &world.server).await;
+    // Who records a place waits for this lock.
+    world
+        .execute(
+            "create function public.wait() returns trigger language plpgsql as \
+             $$ begin perform pg_advisory_xact_lock(4711); return new; end $$; \
+             create trigger wait before update on anabranch.mapping for each row \
+             when (new.building is distinct from old.building) execute function public.wait()",
+        )
+        .await;
+    let holder = world.scene.database.connect().await.unwrap();
+    holder.batch_execute("select pg_advisory_lock(4711)").await.unwrap();
+    // A live change is under way before the begin, and one comes behind it, which so could go out together with it.
+    world.server.state().holds = Some("\"shop-products\"".to_owned());
+    let bulks = || world.receiver.received().iter().filter(|one| one.target.starts_with("/_bulk")).count();
+    let before = bulks();
+    world.execute("update public.products set active = true, name = 'before' where id = 2").await;
+    world.wait("the change before", |_| bulks() > before).await;
+    world.asked(&["request", "search"]);
+    let begun = "select count(*) from anabranch.run where entity = 'public.products' and status = 'running'";
+    wait_until("the run to begin", SOON, async || {
+        Ok(world.scene.client.query_one(begun, &[]).await?.get::<_, i64>(0) == 1)
+    })
+    .await
+    .unwrap_or_else(|error| panic!("{error:#}\n{}", world.scene.host.log_tail()));
+    world.execute("update public.products set active = true, name = 'behind' where id = 3").await;
+    // The other mapping goes on: what comes for it now is handed out behind that.
+    let an_order = async |id: u64| {
+        let before = world.server.documents("shop-orders").len();
+        world.execute(&insert_orders(id, id, 0)).await;
+        world.wait("an order", |server| server.documents("shop-orders").len() > before).await;
+    };
+    an_order(90_001).await;
+    world.server.state().holds = None;
+    let second = |server: &Server| {
+        server.indexes().0.into_iter().find(|index| index.starts_with("shop-products.anabranch-2-"))
+    };
+    world.wait("the second one", |server| second(server).is_some()).await;
+    let begun = second(&world.server).unwrap();
+    for id in 90_002..90_012 {
+        an_order(id).await;
+    }
+    assert_eq!(world.server.documents(&begun).len(), 0, "before it is recorded");
+    holder.batch_execute("select pg_advisory_unlock(4711)").await.unwrap();
+    world.done(2).await;
+    settled(&world.scene, &world.server).await;
 }
 
 /// What was begun where nothing of the config leads to any more.

@@ -3,11 +3,15 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard},
+    time::{Duration, Instant},
 };
 
 use serde_json::{Value, json};
 
-use crate::receiver::{Received, Reply};
+use crate::{
+    receiver::{Received, Reply},
+    scene::SOON,
+};
 
 pub const KEY: &str = "ApiKey bWFya2VyLTQ3MTE6c2VjcmV0";
 
@@ -32,6 +36,8 @@ pub struct State {
     pub hangs: Option<String>,
     /// Whether one was not answered.
     pub hung: bool,
+    /// Requests that have this in their body wait for as long as it is here.
+    pub holds: Option<String>,
     /// Requests that begin with this (`PUT /shop-products.`) are answered with this status, and nothing is done.
     pub refuses: Option<(String, u16)>,
     /// The actions of the requests that changed aliases.
@@ -63,13 +69,19 @@ impl Server {
     }
 
     pub fn answer(&self, request: &Received) -> Reply {
+        let line = format!("{} {}", request.method, request.target);
+        let body = String::from_utf8_lossy(&request.body);
+        let is_held = || self.state().holds.as_ref().is_some_and(|part| body.contains(part));
+        let until = Instant::now() + SOON;
+        while is_held() && Instant::now() < until {
+            tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(5)));
+        }
         let mut state = self.state();
         if state.hung {
             return Reply::Hang;
         }
         let done = state.answer(request);
         state.look_as_a_reader(request);
-        let line = format!("{} {}", request.method, request.target);
         let concerns =
             |hangs: &String| line.starts_with(hangs) || (hangs == PLACED && line.contains("require_alias"));
         if state.hangs.as_ref().is_some_and(concerns) {

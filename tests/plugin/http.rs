@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -35,7 +38,7 @@ fn asks(rows: &[(&str, &str)]) -> ChangeBatch {
 }
 
 /// Whatever is at these origins, on this machine too.
-fn grant(origins: &[&str]) -> HttpGrant {
+pub fn grant(origins: &[&str]) -> HttpGrant {
     HttpGrant {
         origins: origins.iter().map(|origin| Origin::parse(origin).unwrap()).collect(),
         private_addresses: true,
@@ -60,7 +63,7 @@ fn granted_within(grant: HttpGrant, call_deadline: Duration) -> Plugin {
     load(&host(settings), &capable(&["http"]))
 }
 
-async fn ask(plugin: &Plugin, what: &str, arg: &str) -> Value {
+pub async fn ask(plugin: &Plugin, what: &str, arg: &str) -> Value {
     let batch = asks(&[(what, arg)]);
     let outcomes =
         at_work(plugin, &[]).call(&batch, &all(&batch)).await.unwrap_or_else(|fault| panic!("{fault}"));
@@ -480,18 +483,37 @@ async fn a_slow_service_is_no_changes_fault() {
 }
 
 #[tokio::test]
-async fn changes_that_wait_too_long_together_go_on_in_fewer() {
+async fn changes_that_wait_too_long_together_go_on_in_fewer_and_in_more_again_once_they_are_quick() {
     listen();
-    let server = Receiver::start(|_, _| Reply::Late(Duration::from_millis(50))).await;
+    let late = Arc::new(AtomicBool::new(true));
+    let server = Receiver::start({
+        let late = Arc::clone(&late);
+        move |_, _| match late.load(Ordering::SeqCst) {
+            true => Reply::Late(Duration::from_millis(50)),
+            false => Reply::status(200),
+        }
+    })
+    .await;
     let plugin = granted_within(grant(&[&server.url("")]), Duration::from_millis(300));
     let url = server.url("/");
     let batch = asks(&[("get", url.as_str()); 12]);
     let transform = at_work(&plugin, &[]);
-    let outcomes = transform.call(&batch, &all(&batch)).await.unwrap_or_else(|fault| panic!("{fault}"));
+    let call = async || transform.call(&batch, &all(&batch)).await.unwrap_or_else(|fault| panic!("{fault}"));
+    let outcomes = call().await;
     assert!(outcomes.outcomes.iter().all(|outcome| matches!(outcome, Outcome::Emit { .. })), "{outcomes:?}");
     assert_eq!((outcomes.outcomes.len(), outcomes.documents.len()), (12, 12), "each once");
-    let told = told();
-    for words in ["changes=12", "goes on with 6 in a call", "(`prepare`)", "`[plugins] call_deadline`"] {
-        assert!(told.contains(words), "{words}: {told}");
+    let fewer = ["changes=12", "goes on with 6 in a call", "(`prepare`)", "`[plugins] call_deadline`"];
+    let first = told();
+    for words in fewer {
+        assert!(first.contains(words), "{words}: {first}");
     }
+    late.store(false, Ordering::SeqCst);
+    for _ in 0..20 {
+        call().await;
+    }
+    late.store(true, Ordering::SeqCst);
+    told();
+    call().await;
+    let again = told();
+    assert!(again.contains("changes=12"), "all in one call again: {again}");
 }

@@ -146,39 +146,6 @@ async fn all_instances_together_have_a_limit() {
     assert_eq!(batch.changes.len(), 1);
 }
 
-/// A call that finds the memory used up waits for that of another, and is no failure of anything.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_call_waits_for_the_memory_of_another() {
-    let batch = notes(&[("1", "a")]);
-    let one = {
-        let host = host(short());
-        let plugin = load(&host, &hostile());
-        at_work(&plugin, &[("behave", "skip")]).call(&batch, &[0]).await.unwrap();
-        host.memory()
-    };
-    let settings =
-        HostSettings { total_memory: one + one / 2, call_deadline: Duration::from_secs(60), ..short() };
-    let host = host(settings);
-    let (first, second) = (load(&host, &hostile()), load(&host, &hostile()));
-    let at_length = at_work(&first, &[("behave", "loop")]);
-    let busy = tokio::spawn({
-        let batch = batch.clone();
-        async move { at_length.call(&batch, &[0]).await }
-    });
-    while host.memory() < one {
-        tokio::task::yield_now().await;
-    }
-    let quick = at_work(&second, &[("behave", "skip")]);
-    let waiting = quick.call(&batch, &[0]);
-    tokio::pin!(waiting);
-    let early = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
-    assert!(early.is_err(), "{early:?}: there is memory for one");
-    // Its instance goes with it.
-    busy.abort();
-    let outcomes = waiting.await.unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!(outcomes.outcomes, [Outcome::Skip]);
-}
-
 #[tokio::test]
 async fn c086_one_call_has_so_many_lines_however_long_it_takes() {
     listen();

@@ -10,6 +10,7 @@ mod hostile;
 mod http;
 mod limits;
 mod loading;
+mod memory;
 #[path = "../support/receiver.rs"]
 mod receiver;
 mod rows;

@@ -18,6 +18,7 @@ fn a_rebuild_begins_is_recorded_and_is_switched_to() {
     assert_eq!((places.begin(G1, false, false, 7), places.place(G1)), (None, None));
     let place = Place::new(2, 7);
     assert_eq!(places.begin(G2, false, false, 7), Some(Placing::Begin(place.clone())));
+    assert_eq!(places.due(BUILT), None, "it is nowhere");
     places.handed(WorkId(1), Placing::Begin(place.clone()));
     assert_eq!(places.place(G2), Some(&place), "what is handed out from now on goes there, too");
     assert_eq!(places.begin(G2, false, false, 8), None, "once");
@@ -55,6 +56,37 @@ fn a_rebuild_that_has_rows_goes_on_where_they_are() {
     let place = Place::new(2, 1);
     let mut places = builds(Some(place.clone()));
     assert_eq!((places.begin(G2, true, false, 2), places.place(G2)), (None, Some(&place)));
+}
+
+#[test]
+fn where_a_run_is_built_is_decided_once_as_it_begins() {
+    let (first, second): (Arc<str>, Arc<str>) = ("first".into(), "second".into());
+    let mut places = builds(None);
+    assert!(places.decides(&first, false) && places.decides(&first, true), "until it has begun");
+    assert!(!places.decides(&first, true), "what the sink learns since is of no use to it");
+    assert!(places.decides(&second, true) && !places.decides(&second, true));
+}
+
+#[test]
+fn what_is_due_waits_for_what_led_to_it() {
+    let place = Place::new(2, 1);
+    let mut places = builds(Some(place.clone()));
+    assert!(!places.look(BUILT, false, 1), "nobody would be told");
+    assert!(places.look(BUILT, true, 2));
+    assert!(!places.look(BUILT, true, 3), "it waits already");
+    assert_eq!(places.passed(1, BUILT), None);
+    assert_eq!(places.passed(2, BUILT), Some(Placing::Switch(place.clone())));
+    assert_eq!(places.passed(2, BUILT), None, "once");
+    // Another generation comes meanwhile, before anybody looks again.
+    assert!(places.look(BUILT, true, 4));
+    let third = Standing { generation: 3, built: 2 };
+    assert_eq!(places.passed(4, third), None);
+    assert!(places.look(third, true, 5));
+    assert_eq!(places.passed(5, third), Some(Placing::Abandon(place)));
+    // And with what is let go.
+    assert!(places.look(third, true, 6));
+    places.let_go();
+    assert_eq!(places.passed(6, third), None);
 }
 
 #[test]

@@ -306,14 +306,9 @@ impl LaneHandle {
         self.shared.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Swaps the transform at the next batch boundary.
+    /// Swaps the transform at the next batch boundary, and ends the pause of what fails: what has changed may help.
     pub(super) fn replace(&self, active: Active) {
         self.active.send_replace(Arc::new(active));
-    }
-
-    /// Ends the pause of what fails: something has changed that may help.
-    pub(super) fn try_now(&self) {
-        self.active.send_modify(|_| {});
     }
 
     /// The plugin that its sink is, where it is one and that is there.

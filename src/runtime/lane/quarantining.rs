@@ -314,8 +314,6 @@ impl Shared {
     async fn store(&self, ward: &mut Ward, entries: &[NewEntry]) -> Result<(), Failure> {
         let settings = &self.settings;
         let limit = settings.quarantine.bounds.limit;
-        // Another host may lead.
-        settings.lease.hold().await;
         let stored = self
             .with_state(ward, async |store, client| {
                 let of = (settings.mapping.as_str(), &settings.entity);
@@ -407,7 +405,6 @@ impl Shared {
     async fn store_release(&self, ward: &mut Ward, passed: &[(Vec<u8>, LaneOrder)]) -> Result<(), Failure> {
         let named: Vec<(String, LaneOrder)> =
             passed.iter().map(|(row, order)| (String::from_utf8_lossy(row).into_owned(), *order)).collect();
-        self.settings.lease.hold().await;
         let LaneSettings { mapping, quarantine, .. } = &self.settings;
         let led = self.with_state(ward, async |store, client| {
             store.release(client, quarantine.term, mapping, &named).await
