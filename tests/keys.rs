@@ -321,6 +321,40 @@ async fn c043_a_key_renamed_during_its_backfill() {
     bench.settle().await;
 }
 
+/// What is streamed later is of before: where only the catalogue tells the key, it has other names by then.
+#[tokio::test(flavor = "multi_thread")]
+async fn c043_a_key_renamed_while_nobody_looked() {
+    let setup = "create table t (id int primary key, v int); alter table t replica identity full; \
+                 create table lines_int (pos int, k int, v int, primary key (k, pos)); \
+                 insert into t select n, n from generate_series(1, 10) n; \
+                 insert into lines_int select 100 + n, n, n from generate_series(1, 10) n";
+    let mut bench = Bench::new(setup, &["t", "lines_int"], 4, &echo()).await;
+    bench.host.start().unwrap();
+    bench.complete().await;
+    bench.host.kill().unwrap();
+    let late = "insert into t values (11, 11); update t set v = 20 where id = 2; delete from t where id = 3; \
+                insert into lines_int values (111, 11, 11); update lines_int set v = 20 where k = 2; \
+                delete from lines_int where k = 3";
+    bench.database.execute(late).await.unwrap();
+    bench
+        .database
+        .execute("alter table t rename id to k; alter table lines_int rename pos to position")
+        .await
+        .unwrap();
+    bench.host.start().unwrap();
+    bench.settle().await;
+    bench
+        .database
+        .execute("update t set v = 40 where k = 4; update lines_int set v = 40 where k = 4")
+        .await
+        .unwrap();
+    bench.settle().await;
+    let status = bench.host.status().unwrap();
+    let generations: Vec<_> =
+        status["mappings"].as_array().unwrap().iter().map(|mapping| mapping["generation"].clone()).collect();
+    assert_eq!(generations, [1, 1], "{status:#}\n{}", bench.host.log_tail());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn c021_tables_of_the_same_name_in_two_schemas() {
     let setup = "create schema a; create schema b; \

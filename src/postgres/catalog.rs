@@ -156,12 +156,25 @@ pub struct ResolvedRelation {
     pub relation: Arc<Relation>,
     /// Column numbers of its key, in key order; empty where the catalogue is ahead of the message.
     pub key_numbers: Vec<i16>,
+    /// Whether the key is known: not so where only a catalogue could tell that is ahead of the message.
+    pub is_told: bool,
     /// Whether the catalogue could not say anything else once it shows the transaction that the message came in. The
     /// stream tells a commit before anybody sees it, and the transaction may have made the table what it is.
     pub settled: bool,
 }
 
 impl ResolvedRelation {
+    /// Its key with the names that its columns have here, where it is all known; without collations.
+    #[must_use]
+    pub fn key_columns(&self) -> Option<Vec<KeyColumn>> {
+        let column = |(&at, &attribute): (&usize, &i16)| {
+            let Column { name, type_oid, .. } = &self.relation.columns[at];
+            KeyColumn { name: name.clone(), attribute, type_oid: *type_oid, collation: 0 }
+        };
+        let known = !self.key_numbers.is_empty() && self.key_numbers.len() == self.relation.key.len();
+        known.then(|| self.relation.key.iter().zip(&self.key_numbers).map(column).collect())
+    }
+
     /// Whether document ids mean something else than under an earlier description: not so where a column of
     /// the key has only got another name.
     #[must_use]
@@ -235,7 +248,8 @@ impl Catalog {
     }
 
     /// Completes a Relation message with value types and key. Under FULL, where the message does not tell
-    /// the key, and for the order of the key's columns, the table's present state is asked. What is not
+    /// the key, and for the order of the key's columns, the table's present state is asked; where that has other names,
+    /// since the catalogue is ahead of the message, the key that was known `earlier` is taken. What is not
     /// [settled](ResolvedRelation::settled) is to be asked again once the message's transaction is seen.
     ///
     /// # Errors
@@ -244,6 +258,7 @@ impl Catalog {
         &mut self,
         client: &Client,
         relation: &StreamRelation,
+        earlier: &[KeyColumn],
     ) -> Result<ResolvedRelation, Error> {
         self.learn_types(client, relation.columns.iter().map(|column| column.1)).await?;
         let table = self.load(client, &Wanted::Oid(relation.oid)).await?.pop();
@@ -267,16 +282,25 @@ impl Catalog {
             table.named(&numbers).map(|column| column.map(|column| column.name.as_str())).collect::<Vec<_>>()
         });
         let known = names.map(|names| positions(&columns, names.into_iter())).unwrap_or_default();
-        let key = match identity {
-            ReplicaIdentity::Full | ReplicaIdentity::Nothing => known.clone(),
-            ReplicaIdentity::Default | ReplicaIdentity::Index => {
-                // The message is valid for its rows; the catalogue may be ahead of it.
-                let flagged: Vec<usize> = (0..columns.len()).filter(|at| columns[*at].identity).collect();
-                let same = known.len() == flagged.len() && known.iter().all(|at| flagged.contains(at));
-                if same { known.clone() } else { flagged }
-            }
+        let whole = matches!(identity, ReplicaIdentity::Full | ReplicaIdentity::Nothing);
+        let flagged: Vec<usize> = (0..columns.len()).filter(|at| !whole && columns[*at].identity).collect();
+        let is_key = |at: &[usize]| {
+            !at.is_empty()
+                && (whole || (at.len() == flagged.len() && at.iter().all(|at| flagged.contains(at))))
         };
-        let key_numbers = if key == known && !known.is_empty() { numbers } else { Vec::new() };
+        let called = renamed(&columns, earlier);
+        // The message is valid for its rows; the catalogue may be ahead of it.
+        let (key, key_numbers, is_told) = if is_key(&known) {
+            (known, numbers, true)
+        } else if is_key(&called) {
+            let same = earlier.iter().map(|column| &column.attribute).eq(&numbers);
+            (called, if same { numbers } else { Vec::new() }, true)
+        } else if whole {
+            (Vec::new(), Vec::new(), numbers.is_empty())
+        } else {
+            let is_told = flagged.len() <= 1;
+            (flagged, Vec::new(), is_told)
+        };
         let settled = self.types.know(relation.columns.iter().map(|column| column.1))
             && key.len() == 1
             && table.is_some_and(|table| tells_all(relation, &table.relation(&self.types)));
@@ -287,8 +311,16 @@ impl Catalog {
             columns,
             key,
         });
-        Ok(ResolvedRelation { relation, key_numbers, settled })
+        Ok(ResolvedRelation { relation, key_numbers, is_told, settled })
     }
+}
+
+/// The columns of a key that was known before, where a message has all of them.
+fn renamed(columns: &[Column], earlier: &[KeyColumn]) -> Vec<usize> {
+    let find = |key: &KeyColumn| {
+        columns.iter().position(|column| column.name == key.name && column.type_oid == key.type_oid)
+    };
+    earlier.iter().map(find).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// Whether a message describes the table as the catalogue has it, and says itself what the key is: an index's, of which

@@ -24,6 +24,17 @@ pub enum Flush {
     WithTheNext,
 }
 
+/// What is seen of a transaction that has committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// All of it.
+    Seen,
+    /// Nothing yet, and it has changed no more of a table than rows.
+    Unaltered,
+    /// Nothing yet of what it has altered.
+    Unseen,
+}
+
 impl Client {
     /// Commits logical messages in one transaction, in order, and gives the position of each.
     ///
@@ -68,22 +79,42 @@ impl Client {
         parse_snapshot(results.into_iter().flatten().flatten().flatten().next().as_deref())
     }
 
-    /// Waits until a transaction that begins now would see what `xid` did, whose commit the stream has shown. Whether
-    /// that came within `limit`.
+    /// What a transaction that begins now would see of `xid`, whose commit the stream has shown: where it has altered the
+    /// table (or index, or publication of the table) of this oid, waits for up to `limit` until it is seen.
     ///
     /// # Errors
     /// What the server reports.
-    pub async fn comes_to_see(&self, xid: Xid, limit: Duration) -> Result<bool, Error> {
+    pub async fn sight_of(&self, xid: Xid, table: u32, limit: Duration) -> Result<Sight, Error> {
         let until = Instant::now() + limit;
         let mut pause = FIRST_LOOK;
-        while !self.current_snapshot().await?.sees(xid) {
+        // Locks are let go after a transaction became visible (`CommitTransaction` in access/transam/xact.c): one that is
+        // not seen after it had none has none. Each statement has a snapshot of its own.
+        let sql = format!(
+            "select exists (
+               select from pg_locks l join pg_locks t on t.virtualtransaction = l.virtualtransaction
+                 and t.pid is not distinct from l.pid
+               where t.locktype = 'transactionid' and t.transactionid = '{xid}'::xid and t.granted
+                 and l.locktype = 'relation' and l.relation = {table} and l.granted
+                 and l.database = (select oid from pg_database where datname = current_database())
+                 and l.mode not in ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock'));
+             select pg_current_snapshot()"
+        );
+        loop {
+            let mut answers = self.text_results(&sql).await?.into_iter();
+            let mut value = || answers.next()?.into_iter().flatten().flatten().next();
+            let alters = value().as_deref() == Some("t");
+            if parse_snapshot(value().as_deref())?.sees(xid) {
+                return Ok(Sight::Seen);
+            }
+            if !alters {
+                return Ok(Sight::Unaltered);
+            }
             if Instant::now() >= until {
-                return Ok(false);
+                return Ok(Sight::Unseen);
             }
             sleep(pause).await;
             pause = LAST_LOOK.min(2 * pause);
         }
-        Ok(true)
     }
 }
 

@@ -37,7 +37,7 @@ pub use error::{Error, ErrorKind};
 pub use frames::Frames;
 pub use identity::{UnusableIdentity, unusable_identities};
 pub use leader::{Holder, Leadership, Lease, fence, holder, lock_key};
-pub use marks::{Flush, MESSAGE_PREFIX};
+pub use marks::{Flush, MESSAGE_PREFIX, Sight};
 pub use preflight::{Finding, PreflightRequest, Severity, preflight};
 pub use publication::{
     PublicationChange, PublicationPlan, PublicationState, drop_publication, ensure_publication,

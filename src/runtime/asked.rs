@@ -155,6 +155,12 @@ impl Pump {
         self.lanes.values().filter(meant).map(|lane| lane.id).collect()
     }
 
+    /// Whether each mapping of a table is built again where the table has another key.
+    pub(super) fn is_rebuilt_whole(&self, table: u32) -> bool {
+        let of_table = self.lanes.values().filter(|lane| lane.planned.table.oid == table).count();
+        self.built_from(table).len() == of_table
+    }
+
     /// Each mapping that is meant gets a new generation, also one that cannot run now: it is backfilled when it
     /// can.
     fn renew(&mut self, meant: &[LaneId], purge: bool, requests: Vec<i64>) {

@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Instant};
 
 use crate::{
     backfill::{Marker, MarkerKind},
-    model::Lsn,
+    model::{Lsn, TransactionInfo},
     pgoutput::{Assembler, Decoder, Frame, Handled, RawRelation, spool::Taken, transaction::Committed},
     pipeline::LaneId,
     postgres::{ReplicationStream, StatusHandle},
@@ -18,6 +18,7 @@ use super::{
     lane::Way,
     metrics::FlushReason,
     pump::Pump,
+    relations::Described,
     spool::{SpoolFault, Spooling},
     term::Lane,
     token::{handed, handed_with},
@@ -80,7 +81,11 @@ impl Pump {
             };
             match handled {
                 Handled::Nothing => {}
-                Handled::Relation(raw) => self.on_relation(connection, raw).await?,
+                Handled::Relation(raw) => {
+                    self.on_relation(connection, raw).await?;
+                    // What the server has sent while it was asked waits: it is not silent.
+                    connection.reading_since = Instant::now();
+                }
                 Handled::Committed(committed) => self.on_commit(connection, &committed),
             }
             self.flush_when_full(connection);
@@ -133,8 +138,13 @@ impl Pump {
             connection.assembler.define_ignored(raw.oid);
             return Ok(());
         }
-        let (relation, change) = self.relations.resolve(&raw, xid).await?;
-        connection.assembler.define(relation)?;
+        let Described { relation, is_told, change } = self.relations.resolve(&raw, xid).await?;
+        if !is_told && self.is_rebuilt_whole(raw.oid) {
+            // Whoever made another key of it has waited for these rows: the table has them.
+            connection.assembler.define_ignored(raw.oid);
+        } else {
+            connection.assembler.define(relation)?;
+        }
         if let Some(change) = change {
             self.flush(connection, FlushReason::Relation);
             let commands = self.machine.relation_changed(raw.oid, change.key_changed);
@@ -149,6 +159,11 @@ impl Pump {
     pub(super) fn on_commit(&mut self, connection: &mut Connection, committed: &Committed) {
         if committed.changes > 0 {
             self.observer.metrics.transaction();
+        }
+        if committed.changes == 0 && committed.ignored > 0 {
+            // A mapping may take its table up while it is invisible still.
+            let TransactionInfo { xid, commit_lsn, end_lsn, .. } = committed.info;
+            self.machine.committed(xid, commit_lsn, end_lsn);
         }
         for content in &committed.markers {
             if let Some(marker) = Marker::parse(content, &self.settings.installation) {

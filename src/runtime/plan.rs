@@ -85,6 +85,8 @@ pub(super) struct Planned {
     pub(super) rebuilt: bool,
     /// The stored run that it may go on with.
     pub(super) run: Option<StoredRun>,
+    /// The key by which its table was last read, with the names that its columns had then.
+    pub(super) read_by: Option<Vec<KeyColumn>>,
     /// What is in the sink: as stored, until the sink is asked.
     pub(super) token: Token,
     /// The other mappings that write to the same destination.
@@ -370,6 +372,7 @@ pub(super) async fn decide(
                 "its backfill was cancelled: none begins until one is requested",
             );
         }
+        plan.read_by = runs.iter().filter(of_table).find_map(cursor).map(|cursor| cursor.key);
         plan.run = runs.iter().find(|run| may_go_on(run, &plan)).cloned();
         if let Some(run) = runs.iter().find(|run| plan.run.is_none() && is_of_another_key(run, &plan)) {
             // Its next reading finds the other key, in its place in the order.
@@ -434,14 +437,18 @@ fn may_go_on(run: &StoredRun, plan: &Planned) -> bool {
         && plan.needs_backfill()
 }
 
+/// Where it is; none where it has not begun, or cannot be read.
+fn cursor(run: &StoredRun) -> Option<Cursor> {
+    run.cursor.as_deref().and_then(|cursor| serde_json::from_str(cursor).ok())
+}
+
 /// Whether the table was read to its end by a key that it has no more, while nobody looked.
 fn is_of_another_key(run: &StoredRun, plan: &Planned) -> bool {
     let of_plan = run.entity == plan.stored.entity && run.scope.is_none() && !plan.rebuilt;
-    let cursor = run.cursor.as_deref().and_then(|cursor| serde_json::from_str::<Cursor>(cursor).ok());
     of_plan
         && run.status == RunStatus::Complete
         && plan.verdict == Verdict::Runs
-        && cursor.is_some_and(|cursor| cursor.key != plan.table.key)
+        && cursor(run).is_some_and(|cursor| cursor.key != plan.table.key)
 }
 
 /// A run that is taken up because of another key is for all of its table's mappings that wait for one.
@@ -562,6 +569,7 @@ fn plan_one(
         cancelled: false,
         rebuilt,
         run: None,
+        read_by: None,
         token,
         shares: Vec::new(),
     })

@@ -15,7 +15,7 @@ use crate::{
     backfill::KeyColumn,
     model::{EntityName, Relation, Xid},
     pgoutput::RawRelation,
-    postgres::{Catalog, Client, ResolvedRelation, StreamRelation},
+    postgres::{Catalog, Client, ResolvedRelation, Sight, StreamRelation},
 };
 
 use super::{
@@ -25,6 +25,17 @@ use super::{
 
 /// After how long it is told that a commit is waited for.
 const TELL_AFTER: Duration = Duration::from_secs(1);
+
+/// A Relation message with its meaning.
+#[derive(Debug)]
+pub(super) struct Described {
+    pub(super) relation: Arc<Relation>,
+    /// Whether it is known what its rows are told apart by. Not so where neither the message nor the catalogue, which is
+    /// ahead of it, nor what was known before says that.
+    pub(super) is_told: bool,
+    /// What it changes, where it differs from the last one.
+    pub(super) change: Option<RelationChange>,
+}
 
 /// What a new description of a table changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +52,8 @@ pub(super) struct Relations {
     known: HashMap<u32, ResolvedRelation>,
     /// The keys of tables that the stream has not described yet.
     keys: HashMap<u32, Vec<KeyColumn>>,
+    /// What the key's columns were called when documents were last numbered by them.
+    names: HashMap<u32, Vec<KeyColumn>>,
     /// The mapped tables that come under other names.
     away: HashSet<u32>,
     /// The table that the stream described last.
@@ -54,6 +67,7 @@ impl Relations {
             catalog: Catalog::new(publication),
             known: HashMap::new(),
             keys: HashMap::new(),
+            names: HashMap::new(),
             away: HashSet::new(),
             last: None,
         }
@@ -66,10 +80,16 @@ impl Relations {
         }
     }
 
+    /// The columns of a table's key had these names when it was last read: messages of that time have them.
+    pub(super) fn was_named(&mut self, oid: u32, key: &[KeyColumn]) {
+        self.names.insert(oid, key.to_vec());
+    }
+
     /// A table has another key than was known.
     pub(super) fn forget(&mut self, oid: u32) {
         self.known.remove(&oid);
         self.keys.remove(&oid);
+        self.names.remove(&oid);
     }
 
     /// Whether the table of a Relation message is there today, under the same name. `xid` is the transaction that the
@@ -91,30 +111,32 @@ impl Relations {
         Ok(answered("what a table is", ANSWER_LIMIT, name).await?.as_ref() == Some(&raw.name))
     }
 
-    /// Waits until the catalogue shows what `xid` did, which the stream has shown committed.
+    /// Waits until the catalogue shows what `xid`, which the stream has shown committed, has made of a table; not where
+    /// it has only changed rows of it.
     async fn until_seen(&self, raw: &RawRelation, xid: Option<Xid>) -> Result<(), TermError> {
         let Some(xid) = xid else { return Ok(()) };
-        let seen = async |limit| {
-            let seen = self.client.comes_to_see(xid, limit);
-            answered("what is committed", limit + ANSWER_LIMIT, seen).await
+        let sight = async |limit| {
+            let sight = self.client.sight_of(xid, raw.oid, limit);
+            answered("what is committed", limit + ANSWER_LIMIT, sight).await
         };
-        if seen(TELL_AFTER).await? {
+        if sight(TELL_AFTER).await? != Sight::Unseen {
             return Ok(());
         }
         warn!(
             entity = %raw.name,
             xid,
-            "a transaction that changed the table is in the WAL and not visible yet, as while its commit waits for a \
+            "a transaction that altered the table is in the WAL and not visible yet, as while its commit waits for a \
              synchronous standby: the stream waits for it, since the catalogue tells only then what its rows mean"
         );
-        if seen(ANSWER_LIMIT).await? {
+        if sight(ANSWER_LIMIT).await? != Sight::Unseen {
             return Ok(());
         }
         Err(TermError::Unseen { entity: raw.name.clone(), xid, limit: ANSWER_LIMIT })
     }
 
     async fn ask(&mut self, described: &StreamRelation) -> Result<ResolvedRelation, TermError> {
-        let resolved = self.catalog.resolve(&self.client, described);
+        let earlier = self.names.get(&described.oid).map_or(&[][..], Vec::as_slice);
+        let resolved = self.catalog.resolve(&self.client, described, earlier);
         answered("what a table is", ANSWER_LIMIT, resolved).await
     }
 
@@ -123,13 +145,12 @@ impl Relations {
         self.away.insert(oid)
     }
 
-    /// Completes a Relation message that came in the transaction `xid`; also tells what it changes, where it differs
-    /// from the last one.
+    /// Completes a Relation message that came in the transaction `xid`.
     pub(super) async fn resolve(
         &mut self,
         raw: &RawRelation,
         xid: Option<Xid>,
-    ) -> Result<(Arc<Relation>, Option<RelationChange>), TermError> {
+    ) -> Result<Described, TermError> {
         let columns = raw.columns.iter();
         let described = StreamRelation {
             oid: raw.oid,
@@ -145,14 +166,19 @@ impl Relations {
             resolved = self.ask(&described).await?;
         }
         let relation = Arc::clone(&resolved.relation);
+        let is_told = resolved.is_told;
         let change = match (self.known.get(&raw.oid), self.keys.remove(&raw.oid)) {
             (Some(before), _) => (before.relation != relation)
                 .then(|| RelationChange { key_changed: resolved.key_differs(before) }),
             (None, Some(key)) => is_other(&resolved, &key).then_some(RelationChange { key_changed: true }),
             (None, None) => None,
         };
+        let change = if is_told { change } else { Some(RelationChange { key_changed: true }) };
+        if let Some(key) = resolved.key_columns() {
+            self.names.insert(raw.oid, key);
+        }
         self.known.insert(raw.oid, resolved);
-        Ok((relation, change))
+        Ok(Described { relation, is_told, change })
     }
 }
 

@@ -433,6 +433,9 @@ fn assemble(
     let mut relations = Relations::new(control, publication);
     for lane in lanes.values() {
         relations.numbered_by(lane.planned.table.oid, &lane.planned.table.key);
+        if let Some(key) = &lane.planned.read_by {
+            relations.was_named(lane.planned.table.oid, key);
+        }
     }
     let baseline = source.installation.baseline.map(|xid| Arc::new(everything_before(xid)));
     let mappings = lanes.values().map(|lane| (lane.name().to_owned(), lane.planned.stored.entity.clone()));

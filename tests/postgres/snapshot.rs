@@ -5,7 +5,9 @@ use anabranch::{
     model::{
         Change, ChangeBatch, EntityName, Lsn, Operation, ReplicaIdentity, Scope, ValueType, document_id,
     },
-    postgres::{Catalog, ChunkRead, ChunkRequest, ErrorKind, Flush, Purpose, SnapshotReader, StreamRelation},
+    postgres::{
+        Catalog, ChunkRead, ChunkRequest, ErrorKind, Flush, Purpose, Sight, SnapshotReader, StreamRelation,
+    },
 };
 use testkit::{ClusterOptions, Database, wait_until};
 
@@ -339,7 +341,7 @@ async fn c043_a_described_key_differs_unless_it_was_renamed() {
             replica_identity: ReplicaIdentity::Default,
             columns: vec![column(first), column(second)],
         };
-        catalog.resolve(&client, &message).await.unwrap()
+        catalog.resolve(&client, &message, &[]).await.unwrap()
     };
     let before = describe(("id", true), ("v", false)).await;
     database.execute("alter table public.t rename id to number").await.unwrap();
@@ -541,9 +543,12 @@ async fn markers_do_not_wait_for_a_standby_and_show_in_no_snapshot_of_others() {
     cluster.reload("synchronous_standby_names", "nobody").await.unwrap();
     // In limbo: in the WAL, and invisible until a standby answers.
     let writer = database.connect().await.unwrap();
-    let xid: String = {
-        writer.batch_execute("begin; update public.t set v = 'new'").await.unwrap();
-        writer.query_one("select pg_current_xact_id()::text", &[]).await.unwrap().get(0)
+    let (xid, made): (String, u32) = {
+        let statements = "begin; update public.t set v = 'new'; create table public.made (id int)";
+        writer.batch_execute(statements).await.unwrap();
+        let asked = "select pg_current_xact_id()::text, 'public.made'::regclass::oid";
+        let row = writer.query_one(asked, &[]).await.unwrap();
+        (row.get(0), row.get(1))
     };
     let commit = tokio::spawn(async move {
         // Never answered while the standby is missing.
@@ -567,7 +572,10 @@ async fn markers_do_not_wait_for_a_standby_and_show_in_no_snapshot_of_others() {
     assert!(flushed.parse::<Lsn>().unwrap() > high[1]);
     let xid = u32::try_from(xid.parse::<u64>().unwrap()).unwrap();
     assert!(!client.current_snapshot().await.unwrap().sees(xid));
-    assert!(!client.comes_to_see(xid, Duration::from_millis(100)).await.unwrap());
+    let changed = database.query_text("select 'public.t'::regclass::oid::text").await.unwrap();
+    assert_eq!(client.sight_of(xid, changed.parse().unwrap(), DEADLINE).await.unwrap(), Sight::Unaltered);
+    let soon = Duration::from_millis(100);
+    assert_eq!(client.sight_of(xid, made, soon).await.unwrap(), Sight::Unseen);
     let entity = "public.t".parse().unwrap();
     let chunk = reader(&database).await.read_chunk(&request(&entity, 10)).await.unwrap();
     assert_eq!(
@@ -576,11 +584,11 @@ async fn markers_do_not_wait_for_a_standby_and_show_in_no_snapshot_of_others() {
         "the chunk tells by its snapshot that it is behind"
     );
     assert!(!chunk.snapshot.sees(xid));
-    let (seen, ()) = tokio::join!(client.comes_to_see(xid, DEADLINE), async {
+    let (seen, ()) = tokio::join!(client.sight_of(xid, made, DEADLINE), async {
         cluster.configure(&[("synchronous_standby_names", "")]).unwrap();
         cluster.reload("synchronous_standby_names", "").await.unwrap();
     });
-    assert!(seen.unwrap());
+    assert_eq!(seen.unwrap(), Sight::Seen);
     commit.await.unwrap();
 }
 
@@ -639,11 +647,11 @@ async fn c008_c021_c023_the_catalogue_knows_what_is_asked_for() {
         replica_identity: ReplicaIdentity::Default,
         columns: vec![("k".into(), 23, true), ("id".into(), 23, true), ("gone".into(), 999_999, false)],
     };
-    let resolved = catalog.resolve(&client, &message).await.unwrap();
+    let resolved = catalog.resolve(&client, &message, &[]).await.unwrap();
     assert_eq!((&resolved.relation.key, &resolved.key_numbers), (&vec![1, 0], &vec![2, 1]));
     assert_eq!(resolved.relation.columns[2].value_type, ValueType::Text);
     message.columns[0].2 = false;
-    let resolved = catalog.resolve(&client, &message).await.unwrap();
+    let resolved = catalog.resolve(&client, &message, &[]).await.unwrap();
     assert_eq!((&resolved.relation.key, &resolved.key_numbers), (&vec![1], &vec![]));
 }
 
@@ -670,7 +678,7 @@ async fn a_description_is_settled_where_the_catalogue_could_say_nothing_else() {
             replica_identity: identity,
             columns: columns.iter().map(column).collect(),
         };
-        catalog.resolve(&client, &message).await.unwrap().settled
+        catalog.resolve(&client, &message, &[]).await.unwrap().settled
     };
     let default = ReplicaIdentity::Default;
     assert!(settled("public.t", default, &[("id", 23, true), ("v", 25, false)]).await);
@@ -683,4 +691,50 @@ async fn a_description_is_settled_where_the_catalogue_could_say_nothing_else() {
     // The message does not tell the order of a key, nor the key where everything is the identity.
     assert!(!settled("public.two", default, &[("a", 23, true), ("b", 23, true)]).await);
     assert!(!settled("public.whole", ReplicaIdentity::Full, &[("id", 23, true)]).await);
+}
+
+/// A migration has renamed columns since; what was known of the key has the names of then.
+#[tokio::test]
+async fn c043_a_key_of_other_names_is_told_by_what_was_known_of_it() {
+    let (_, database) = shared_database().await;
+    database
+        .execute(
+            "create table public.two (a int, b int, v int, primary key (b, a));
+             create table public.whole (id int primary key, v int); alter table public.whole replica identity full;
+             create table public.keyless (v int); alter table public.keyless replica identity full",
+        )
+        .await
+        .unwrap();
+    let client = settings(&database.url).connect(Purpose::Control).await.unwrap();
+    let mut catalog = Catalog::new("p");
+    let mut described = async |name: &str, identity, columns: &[(&str, bool)], earlier: &[KeyColumn]| {
+        let oid = database.query_text(&format!("select '{name}'::regclass::oid::text")).await.unwrap();
+        let message = StreamRelation {
+            oid: oid.parse().unwrap(),
+            name: name.parse().unwrap(),
+            replica_identity: identity,
+            columns: columns.iter().map(|&(name, identity)| (name.to_owned(), 23, identity)).collect(),
+        };
+        let found = catalog.resolve(&client, &message, earlier).await.unwrap();
+        (found.relation.key.clone(), found.key_numbers, found.is_told)
+    };
+    let column =
+        |name: &str, attribute| KeyColumn { name: name.to_owned(), attribute, type_oid: 23, collation: 0 };
+    let (default, full) = (ReplicaIdentity::Default, ReplicaIdentity::Full);
+    let before = [("old_a", true), ("b", true), ("v", false)];
+    let known = [column("b", 2), column("old_a", 1)];
+    assert_eq!(described("public.two", default, &before, &known).await, (vec![1, 0], vec![2, 1], true));
+    // Without that, the order is a guess, and is said to be one.
+    assert_eq!(described("public.two", default, &before, &[]).await, (vec![0, 1], vec![], false));
+    let renamed = [("old_id", true), ("v", true)];
+    assert_eq!(
+        described("public.whole", full, &renamed, &[column("old_id", 1)]).await,
+        (vec![0], vec![1], true)
+    );
+    assert_eq!(described("public.whole", full, &renamed, &[]).await, (vec![], vec![], false));
+    // Of another key than the present one, which will be described in its turn.
+    assert_eq!(described("public.whole", full, &renamed, &[column("v", 2)]).await, (vec![1], vec![], true));
+    let as_it_is = [("id", true), ("v", true)];
+    assert_eq!(described("public.whole", full, &as_it_is, &[column("v", 2)]).await, (vec![0], vec![1], true));
+    assert_eq!(described("public.keyless", full, &[("v", true)], &[]).await, (vec![], vec![], true));
 }

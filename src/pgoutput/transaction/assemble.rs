@@ -191,7 +191,8 @@ impl Assembler {
             None => {}
         }
         self.position = end_lsn;
-        Ok(Committed { info, changes: open.changes, markers: open.markers })
+        let ignored = u64::from(open.sequence).saturating_sub(open.changes);
+        Ok(Committed { info, changes: open.changes, ignored, markers: open.markers })
     }
 
     #[cold]

@@ -67,6 +67,8 @@ pub struct Committed {
     pub info: TransactionInfo,
     /// How many changes of it went into batches; 0 when all its tables are ignored, or it had no rows.
     pub changes: u64,
+    /// How many rows of it were of ignored tables.
+    pub ignored: u64,
     /// The contents of its messages under [`MARKER_PREFIX`], in order.
     pub markers: Vec<Vec<u8>>,
 }

@@ -140,6 +140,7 @@ fn small_transactions_coalesce() {
     let committed = Committed {
         info: TransactionInfo { xid: 270, commit_lsn: Lsn(200), end_lsn: Lsn(201), commit_time: 5_000 },
         changes: 1,
+        ignored: 0,
         markers: vec![],
     };
     assert_eq!(feed(&mut assembler, &commit(200)), Ok(Handled::Committed(committed.clone())));
