@@ -227,3 +227,49 @@ async fn a_restart_while_commits_hang_forgets_none_of_them() {
     wait_until("the slot to go on", LATE, async || Ok(world.passed(&hung).await)).await.unwrap();
     world.terminate();
 }
+
+/// A table is in somebody's publication, and mapped while its commits hang.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_hangs_of_a_table_that_nobody_follows_yet_is_streamed_again() {
+    let cluster = Cluster::start(ClusterOptions::default()).unwrap();
+    let database = cluster.create_database().await.unwrap();
+    let rows = Size { products: 10, orders: 300, customers: 0 };
+    let both = format!("manage_publication = false\n{TWO_MAPPINGS}");
+    let at = both.find("[[map]]\nname = \"orders\"").unwrap();
+    let mut world = World::new(&database.url, rows, &both[..at]).await;
+    let publish = format!("create publication {} for table public.products, public.orders", world.slot());
+    world.execute(&publish).await;
+    world.install("product-search", &product_search("1.0.0"));
+    world.host.start().unwrap();
+    world.built("products", 1).await;
+    hold(&cluster).await;
+    let stuck = Stuck::start(&world, (0..40).map(|n| 1 + n * 7).collect()).await;
+    let hung = world.position().await;
+    let products = world.destination("products");
+    for note in 0..60 {
+        let name = format!("local {note}");
+        let update = format!(
+            "begin; set local synchronous_commit = local;
+             update public.products set name = '{name}', active = true where id = 1; commit"
+        );
+        world.execute(&update).await;
+        wait_until("a local commit to be delivered", SOON, async || {
+            Ok(products.get("1")?.is_some_and(|document| document["title"] == name.as_str()))
+        })
+        .await
+        .unwrap();
+    }
+    world.terminate();
+    let before_them = format!("select (pg_lsn '{}' < '{hung}')::text", world.confirmed().await);
+    assert_eq!(world.text(&before_them).await.as_deref(), Some("true"), "the slot passed what hangs");
+    world.configure(&world.host, &both);
+    world.install("order-summary", &order_summary("1.0.0"));
+    let from = world.host.log_length();
+    world.host.start().unwrap();
+    world.logged(from, "streaming").await;
+    release(&cluster).await;
+    stuck.join().await;
+    world.built("orders", 1).await;
+    world.check().await;
+    world.terminate();
+}
