@@ -478,6 +478,12 @@ async fn c007_a_table_is_known_that_a_transaction_made_whom_nobody_sees_yet() {
                       insert into t values (3, '{sad}')";
     in_limbo(&cluster, &mut bench, made_again).await;
     bench.both("3", "read").await;
+    // Under FULL no message tells the key.
+    let rekeyed = "alter table t add code text not null default 'c'; alter table t replica identity full; \
+                   alter table t drop constraint t_pkey, add primary key (id, code); \
+                   insert into t values (4, null, 'd')";
+    in_limbo(&cluster, &mut bench, rekeyed).await;
+    bench.both("4,d", "read").await;
     assert!(bench.host.is_running().unwrap());
 }
 
