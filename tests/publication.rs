@@ -4,6 +4,8 @@
 
 mod scene;
 
+use std::time::Duration;
+
 use scene::{SOON, Scene, orders, products};
 use testkit::{
     shop::{ORDER_DOCUMENTS, PRODUCT_DOCUMENTS},
@@ -163,6 +165,53 @@ async fn a_table_that_was_taken_out_of_a_publication_of_somebody_elses_is_built_
     execute(&scene, "alter publication \"NAME\" add table only public.products").await;
     generations(&scene, "public.orders 1/1, public.products 2/2").await;
     settled(&scene).await;
+}
+
+/// The same where it was being read for the first time, and where a transaction that is open now has written to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_table_misses_outside_a_publication_of_somebody_elses_is_read_again() {
+    let mut scene = built().await;
+    assert!(scene.host.terminate(SOON).unwrap().success());
+    let config = std::fs::read_to_string(scene.host.path("anabranch.toml")).unwrap();
+    let line = format!("publication = \"{}\"\n", scene.database.name);
+    let config = config.replace(&line, &format!("{line}manage_publication = false\n"));
+    scene.host.config(&format!("{config}\n[backfill]\nchunk_size = 10\n")).unwrap();
+    scene.host.start().unwrap();
+    scene.streaming().await;
+    run(&scene, &["backfill", "rate", "20"]);
+    run(&scene, &["backfill", "request", "products"]);
+    let begun = "select count(*) from anabranch.run where entity = 'public.products' and status = 'running' and rows > 0";
+    wait_until("a part to be read", SOON, async || {
+        Ok(scene.client.query_one(begun, &[]).await?.get::<_, i64>(0) == 1)
+    })
+    .await
+    .unwrap();
+    let from = scene.host.log_length();
+    execute(&scene, "alter publication \"NAME\" drop table public.products").await;
+    scene.host.wait_log(from, "does not run, and is built again once it can", SOON).await.unwrap();
+    execute(&scene, CHANGE_BOTH).await;
+    let open = scene.database.connect().await.unwrap();
+    open.batch_execute("begin; update public.products set name = 'open', active = true where id = 2")
+        .await
+        .unwrap();
+    let from = scene.host.log_length();
+    execute(&scene, "alter publication \"NAME\" add table only public.products").await;
+    scene.host.wait_log(from, "streaming", SOON).await.unwrap();
+    run(&scene, &["backfill", "rate", "none"]);
+    // What it has written is in no stream, so that no reading may miss it.
+    let whole = "select count(*) from anabranch.run where entity = 'public.products' and status = 'complete'";
+    let early = wait_until("a run that waits for nobody", Duration::from_secs(2), async || {
+        Ok(scene.client.query_one(whole, &[]).await?.get::<_, i64>(0) == 1)
+    });
+    assert!(early.await.is_err(), "{}", scene.host.log_tail());
+    open.batch_execute("commit").await.unwrap();
+    generations(&scene, "public.orders 1/1, public.products 2/2").await;
+    settled(&scene).await;
+}
+
+fn run(scene: &Scene, arguments: &[&str]) {
+    let said = scene.host.run(arguments).unwrap();
+    assert!(said.status.success(), "{said:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -420,6 +420,41 @@ fn is_character(text: &str) -> bool {
     }
 }
 
+#[test]
+fn every_test_that_a_guarantee_names_exists() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = String::new();
+    for room in ["src", "tests", "testkit", "plugins", "fuzz"] {
+        read_all(&root.join(room), &mut sources);
+    }
+    let defined: std::collections::HashSet<&str> = sources
+        .split("fn ")
+        .skip(1)
+        .filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next())
+        .collect();
+    let page = fs::read_to_string(root.join("docs/guarantees.md")).unwrap();
+    let shown = page.lines().filter_map(|line| line.strip_suffix(" |")?.rsplit_once(" | ")).map(|(_, by)| by);
+    let is_name = |word: &&str| {
+        word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+    };
+    let named: Vec<&str> = shown.flat_map(|by| by.split('`').skip(1).step_by(2)).filter(is_name).collect();
+    assert!(named.len() > 100, "the page's tables are read: {}", named.len());
+    let gone: Vec<&str> = named.into_iter().filter(|name| !defined.contains(name)).collect();
+    assert!(gone.is_empty(), "docs/guarantees.md names tests that do not exist: {gone:#?}");
+}
+
+/// The text of all Rust files below a directory, but for what was built.
+fn read_all(directory: &Path, text: &mut String) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() && !path.ends_with("target") {
+            read_all(&path, text);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            text.push_str(&fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
 mod planted {
     use super::*;
 

@@ -60,7 +60,8 @@ pub fn complete(
         let known = change.new.is_some_and(|new| push_document_id(relation, batch.row(new), &mut id));
         match rows.get(&id).filter(|_| known) {
             Some(&(fresh_relation, span)) => {
-                let span = adopt(&mut completed, relation, fresh, fresh_relation, span);
+                let own = change.new.map_or(&[][..], |new| batch.row(new).cells);
+                let span = adopt(&mut completed, (relation, own), fresh, fresh_relation, span);
                 completed.changes[index as usize].new = Some(span);
             }
             None if moved(batch, &change) => {
@@ -126,10 +127,11 @@ fn by_id(fresh: &ChangeBatch) -> HashMap<Vec<u8>, FreshRow<'_>> {
     rows
 }
 
-/// Copies a row of `fresh` behind the others, its columns matched by name: the table may have changed since.
+/// Copies a row of `fresh` behind the others, its columns matched by name: the table may have changed since. What it has
+/// not under that name any more is as the change came, `own`.
 fn adopt(
     batch: &mut ChangeBatch,
-    relation: &Relation,
+    (relation, own): (&Relation, &[Cell]),
     fresh: &ChangeBatch,
     fresh_relation: &Relation,
     span: RowSpan,
@@ -137,8 +139,9 @@ fn adopt(
     let row = fresh.row(span);
     let length = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
     let first = length(batch.cells.len());
-    for column in &relation.columns {
-        let cell = fresh_relation.column(&column.name).map_or(Cell::Unknown, |at| match row.text(at) {
+    for (at, column) in relation.columns.iter().enumerate() {
+        let kept = || own.get(at).copied().filter(|cell| *cell != Cell::Unchanged).unwrap_or(Cell::Unknown);
+        let cell = fresh_relation.column(&column.name).map_or_else(kept, |at| match row.text(at) {
             Some(text) => {
                 let start = length(batch.bytes.len());
                 batch.bytes.extend_from_slice(text);
@@ -243,6 +246,14 @@ mod tests {
     }
 
     #[test]
+    fn what_the_table_has_no_more_stays_as_it_came() {
+        let batch = Build::new(&["id", "big", "was", "lost"]).update(None, &["1", "~", "w", "~"]).0;
+        let fresh = Build::new(&["id", "big", "is"]).update(None, &["1", "large", "x"]).0;
+        let (completed, _) = complete(&batch, &[0], &[0], &fresh, None);
+        assert_eq!(texts(&completed, 0), [Some("1".into()), Some("large".into()), Some("w".into()), None]);
+    }
+
+    #[test]
     fn a_column_that_is_back_is_filled_in() {
         let needed = ["id".to_owned(), "n".to_owned()];
         let batch =
@@ -255,7 +266,7 @@ mod tests {
         let fresh = Build::new(&["n", "id"]).update(None, &["50", "1"]).0;
         let (completed, selection) = complete(&batch, &[0, 1], &[0, 1], &fresh, Some(&needed));
         assert_eq!(selection, [0], "the other row is gone");
-        assert_eq!(texts(&completed, 0), [Some("1".into()), None, Some("50".into())]);
+        assert_eq!(texts(&completed, 0), [Some("1".into()), Some("5".into()), Some("50".into())]);
         let old = completed.row(completed.changes[0].old.unwrap());
         assert_eq!((old.text(0), old.cells.len()), (Some(&b"7"[..]), 3));
     }

@@ -289,16 +289,18 @@ impl Catalog {
                 && (whole || (at.len() == flagged.len() && at.iter().all(|at| flagged.contains(at))))
         };
         let called = renamed(&columns, earlier);
+        let same = earlier.iter().map(|column| &column.attribute).eq(&numbers);
+        // A name may have passed to another column since.
+        let is_doubtful = whole && same && is_key(&called) && called != known;
         // The message is valid for its rows; the catalogue may be ahead of it.
-        let (key, key_numbers, is_told) = if is_key(&known) {
+        let (key, key_numbers, is_told) = if is_key(&known) && !is_doubtful {
             (known, numbers, true)
-        } else if is_key(&called) {
-            let same = earlier.iter().map(|column| &column.attribute).eq(&numbers);
+        } else if is_key(&called) && (!whole || (same && known.is_empty())) {
             (called, if same { numbers } else { Vec::new() }, true)
         } else if whole {
             (Vec::new(), Vec::new(), numbers.is_empty())
         } else {
-            let is_told = flagged.len() <= 1;
+            let is_told = flagged.len() <= 1 || table.is_none();
             (flagged, Vec::new(), is_told)
         };
         let settled = self.types.know(relation.columns.iter().map(|column| column.1))

@@ -29,9 +29,9 @@ pub enum Flush {
 pub enum Sight {
     /// All of it.
     Seen,
-    /// Nothing yet, and it has changed no more of a table than rows.
+    /// Nothing yet, and it has changed no more of the table than rows.
     Unaltered,
-    /// Nothing yet of what it has altered.
+    /// Nothing yet, and it may have altered the table.
     Unseen,
 }
 
@@ -79,12 +79,12 @@ impl Client {
         parse_snapshot(results.into_iter().flatten().flatten().flatten().next().as_deref())
     }
 
-    /// What a transaction that begins now would see of `xid`, whose commit the stream has shown: where it has altered the
-    /// table (or index, or publication of the table) of this oid, waits for up to `limit` until it is seen.
+    /// What a transaction that begins now would see of `xid`, whose commit the stream has shown: where it has, as far as its
+    /// locks tell, altered the table of this oid, waits for up to `limit` until it is seen; without a table in any case.
     ///
     /// # Errors
     /// What the server reports.
-    pub async fn sight_of(&self, xid: Xid, table: u32, limit: Duration) -> Result<Sight, Error> {
+    pub async fn sight_of(&self, xid: Xid, table: Option<u32>, limit: Duration) -> Result<Sight, Error> {
         let until = Instant::now() + limit;
         let mut pause = FIRST_LOOK;
         // Locks are let go after a transaction became visible (`CommitTransaction` in access/transam/xact.c): one that is
@@ -94,10 +94,11 @@ impl Client {
                select from pg_locks l join pg_locks t on t.virtualtransaction = l.virtualtransaction
                  and t.pid is not distinct from l.pid
                where t.locktype = 'transactionid' and t.transactionid = '{xid}'::xid and t.granted
-                 and l.locktype = 'relation' and l.relation = {table} and l.granted
+                 and l.locktype = 'relation' and l.relation = {} and l.granted
                  and l.database = (select oid from pg_database where datname = current_database())
                  and l.mode not in ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock'));
-             select pg_current_snapshot()"
+             select pg_current_snapshot()",
+            table.unwrap_or_default()
         );
         loop {
             let mut answers = self.text_results(&sql).await?.into_iter();
@@ -106,7 +107,7 @@ impl Client {
             if parse_snapshot(value().as_deref())?.sees(xid) {
                 return Ok(Sight::Seen);
             }
-            if !alters {
+            if table.is_some() && !alters {
                 return Ok(Sight::Unaltered);
             }
             if Instant::now() >= until {

@@ -175,16 +175,18 @@ impl SnapshotReader {
     /// the publication's filter leaves out, are missing from the answer. `timeout` is a page's. Not cancel-safe, as
     /// [`read_chunk`](Self::read_chunk).
     ///
+    /// Where the key is not any more that of the description they are `of`, that is an error.
+    ///
     /// # Errors
     /// As [`read_chunk`](Self::read_chunk).
     pub async fn reread(
         &mut self,
         entity: &EntityName,
-        keys: &[Vec<String>],
+        (keys, of): (&[Vec<String>], Option<&Relation>),
         timeout: Option<Duration>,
     ) -> Result<Reread, Error> {
         self.guard()?;
-        let result = self.by_key(entity, keys, timeout).await;
+        let result = self.by_key(entity, (keys, of), timeout).await;
         self.unguard(result, entity).await
     }
 
@@ -372,10 +374,13 @@ impl SnapshotReader {
     async fn by_key(
         &mut self,
         entity: &EntityName,
-        keys: &[Vec<String>],
+        (keys, of): (&[Vec<String>], Option<&Relation>),
         timeout: Option<Duration>,
     ) -> Result<Reread, Error> {
         let opened = self.begin(entity, None, timeout).await?;
+        if let Some(of) = of.filter(|of| !has_key_of(&opened.relation, of)) {
+            return Err(key_changed(&opened.relation, of.key.len()));
+        }
         let mut rows = Rows::new(&opened.relation);
         // Short statements: the planner takes its time over long lists of alternatives.
         for keys in keys.chunks(200) {
@@ -406,6 +411,14 @@ fn check_cursor<'a>(
 ) -> Result<&'a [String], Error> {
     let same = cursor.key == key && cursor.values.len() == key.len();
     if same { Ok(&cursor.values) } else { Err(key_changed(relation, cursor.values.len())) }
+}
+
+/// Whether a table has the key, as far as can be told, that an earlier description of it has: columns of it may have got
+/// other names.
+fn has_key_of(now: &Relation, before: &Relation) -> bool {
+    let types = |of: &Relation| of.key.iter().map(|&at| of.columns[at].type_oid).collect::<Vec<_>>();
+    let renamed = before.key_names().any(|name| now.column(name).is_none());
+    types(now) == types(before) && (renamed || now.key_names().eq(before.key_names()))
 }
 
 fn key_changed(relation: &Relation, parts: usize) -> Error {

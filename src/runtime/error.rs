@@ -76,7 +76,7 @@ pub enum TermError {
     },
     /// A commit is in the WAL, and nobody sees it.
     #[error(
-        "transaction {xid} altered the table {entity}, is in the WAL, and was not visible within {} s: its commit waits \
+        "transaction {xid} may have altered the table {entity}, is in the WAL, and was not visible within {} s: its commit waits \
          for a synchronous standby, as it seems (see synchronous_standby_names and pg_stat_activity); what its rows mean \
          is known only then, and nothing behind it is delivered before", .limit.as_secs()
     )]

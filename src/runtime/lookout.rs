@@ -1,5 +1,5 @@
 //! Watches the mapped tables for what the stream does not tell: a table that could not be used and now can, one
-//! that was dropped and made again before any row of it was changed, one that is published no more, and one that must
+//! that was dropped and made again, or got another key, before any row of it was changed, one that is published no more, and one that must
 //! not be any more.
 //!
 //! It looks, on a connection of its own, and says what a new term should take up. What it cannot do itself it tells as a
@@ -261,13 +261,22 @@ fn news(entity: &EntityName, before: &TableState, now: &TableState) -> Option<St
     if before.problem.is_some() && now.problem.is_none() {
         return Some(format!("the table {entity} can be used now"));
     }
-    let another = before.problem.is_none() && now.problem.is_none() && before.oid != now.oid;
-    another
-        .then(|| format!("the table {entity} was dropped and created again, or another one has its name now"))
+    if before.problem.is_some() || now.problem.is_some() {
+        return None;
+    }
+    if before.oid != now.oid {
+        return Some(format!(
+            "the table {entity} was dropped and created again, or another one has its name now"
+        ));
+    }
+    // Where a row follows, its description tells as well.
+    (before.key != now.key).then(|| format!("the key of the table {entity} is another one"))
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::backfill::KeyColumn;
+
     use super::*;
 
     fn table(oid: u32, problem: Option<&str>) -> TableState {
@@ -284,5 +293,11 @@ mod tests {
         assert!(!told(table(1, None), table(1, None)));
         assert!(!told(table(1, None), table(0, Some("not there"))), "it may come back");
         assert!(!told(table(1, Some("no key")), table(1, Some("no key"))));
+        let keyed = |name: &str, attribute| {
+            let key = KeyColumn { name: name.to_owned(), attribute, type_oid: 23, collation: 0 };
+            TableState { key: vec![key], ..table(1, None) }
+        };
+        assert!(told(keyed("id", 1), keyed("id", 2)));
+        assert!(!told(keyed("id", 1), keyed("renamed", 1)));
     }
 }

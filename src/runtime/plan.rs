@@ -379,6 +379,9 @@ pub(super) async fn decide(
             plan.stored.built = plan.stored.built.min(plan.stored.generation - 1);
             plan.run = Some(run.clone());
         }
+        if matches!(plan.verdict, Verdict::Unusable { .. }) {
+            store.forget_unfinished_run(state, &plan.stored.entity).await?;
+        }
         store.save_mapping(state, &plan.stored).await?;
         planned.push(plan);
     }
@@ -545,8 +548,9 @@ fn plan_one(
                 let is_begun = before.built >= before.generation || is_begun_beside(before);
                 if unusable && is_begun {
                     stored.generation = stored.generation.max(before.generation + 1);
-                    purge |= source.purge;
                 }
+                // What it has of its present run, too, misses what nobody streams from here on.
+                purge |= unusable && source.purge;
                 if unusable { Verdict::Unusable { reason } } else { Verdict::Held { reason } }
             } else {
                 (stored.generation, stored.built) = (0, 0);

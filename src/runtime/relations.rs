@@ -54,6 +54,8 @@ pub(super) struct Relations {
     keys: HashMap<u32, Vec<KeyColumn>>,
     /// What the key's columns were called when documents were last numbered by them.
     names: HashMap<u32, Vec<KeyColumn>>,
+    /// The tables that are built again since nothing told their key; their rows are in that.
+    untold: HashSet<u32>,
     /// The mapped tables that come under other names.
     away: HashSet<u32>,
     /// The table that the stream described last.
@@ -68,6 +70,7 @@ impl Relations {
             known: HashMap::new(),
             keys: HashMap::new(),
             names: HashMap::new(),
+            untold: HashSet::new(),
             away: HashSet::new(),
             last: None,
         }
@@ -102,7 +105,8 @@ impl Relations {
         if self.is_found(raw).await? {
             return Ok(true);
         }
-        self.until_seen(raw, xid).await?;
+        // A schema may have got another name, which takes no lock on its tables.
+        self.until_seen(raw, xid, None).await?;
         self.is_found(raw).await
     }
 
@@ -111,12 +115,17 @@ impl Relations {
         Ok(answered("what a table is", ANSWER_LIMIT, name).await?.as_ref() == Some(&raw.name))
     }
 
-    /// Waits until the catalogue shows what `xid`, which the stream has shown committed, has made of a table; not where
-    /// it has only changed rows of it.
-    async fn until_seen(&self, raw: &RawRelation, xid: Option<Xid>) -> Result<(), TermError> {
+    /// Waits until the catalogue shows what `xid` did, which the stream has shown committed; not where it has only changed
+    /// rows of a table.
+    async fn until_seen(
+        &self,
+        raw: &RawRelation,
+        xid: Option<Xid>,
+        table: Option<u32>,
+    ) -> Result<(), TermError> {
         let Some(xid) = xid else { return Ok(()) };
         let sight = async |limit| {
-            let sight = self.client.sight_of(xid, raw.oid, limit);
+            let sight = self.client.sight_of(xid, table, limit);
             answered("what is committed", limit + ANSWER_LIMIT, sight).await
         };
         if sight(TELL_AFTER).await? != Sight::Unseen {
@@ -125,8 +134,9 @@ impl Relations {
         warn!(
             entity = %raw.name,
             xid,
-            "a transaction that altered the table is in the WAL and not visible yet, as while its commit waits for a \
-             synchronous standby: the stream waits for it, since the catalogue tells only then what its rows mean"
+            "a transaction that may have altered the table (its locks are those of an alter, a truncate or a lock table) is in \
+             the WAL and not visible yet, as while its commit waits for a synchronous standby: the stream waits for it, since \
+             the catalogue tells only then what its rows mean"
         );
         if sight(ANSWER_LIMIT).await? != Sight::Unseen {
             return Ok(());
@@ -162,23 +172,27 @@ impl Relations {
         self.away.remove(&raw.oid);
         let mut resolved = self.ask(&described).await?;
         if !resolved.settled {
-            self.until_seen(raw, xid).await?;
+            self.until_seen(raw, xid, Some(raw.oid)).await?;
             resolved = self.ask(&described).await?;
         }
         let relation = Arc::clone(&resolved.relation);
-        let is_told = resolved.is_told;
+        if !resolved.is_told {
+            let change = self.untold.insert(raw.oid).then_some(RelationChange { key_changed: true });
+            return Ok(Described { relation, is_told: false, change });
+        }
+        let was_untold = self.untold.remove(&raw.oid);
         let change = match (self.known.get(&raw.oid), self.keys.remove(&raw.oid)) {
             (Some(before), _) => (before.relation != relation)
                 .then(|| RelationChange { key_changed: resolved.key_differs(before) }),
             (None, Some(key)) => is_other(&resolved, &key).then_some(RelationChange { key_changed: true }),
             (None, None) => None,
         };
-        let change = if is_told { change } else { Some(RelationChange { key_changed: true }) };
+        let change = if was_untold { Some(RelationChange { key_changed: false }) } else { change };
         if let Some(key) = resolved.key_columns() {
             self.names.insert(raw.oid, key);
         }
         self.known.insert(raw.oid, resolved);
-        Ok(Described { relation, is_told, change })
+        Ok(Described { relation, is_told: true, change })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
     model::{Cell, ChangeBatch, EntityName, Failure, FailureClass, Origin, Relation, Snapshot},
     pipeline::{complete, incomplete},
     plugin::Transform,
-    postgres::{ConnectSettings, Error, Reread, SnapshotReader},
+    postgres::{ConnectSettings, Error, ErrorKind, Reread, SnapshotReader},
 };
 
 use super::{blame::name_row, metrics::Metrics};
@@ -93,11 +93,21 @@ impl Rereader {
             );
         }
         let fresh = loop {
-            let read = self.read(relation, &keys).await.map_err(|error| {
-                let message =
-                    format!("rows that came without all their values could not be read again: {error}");
-                Failure::new(FailureClass::Retry, "toast-reread", message)
-            })?;
+            let read = match self.read(relation, &keys).await {
+                Ok(read) => read,
+                Err(error) if error.kind() == ErrorKind::KeyChanged => {
+                    warn!(
+                        entity = %relation.name,
+                        "rows that came without all their values are not read again, since all of the table is built again: {error}"
+                    );
+                    break ChangeBatch::new(Origin::Backfill);
+                }
+                Err(error) => {
+                    let message =
+                        format!("rows that came without all their values could not be read again: {error}");
+                    return Err(Failure::new(FailureClass::Retry, "toast-reread", message));
+                }
+            };
             if !sees_all(&read.snapshot, batch, &missing) {
                 tokio::time::sleep(AGAIN).await;
                 continue;
@@ -126,9 +136,11 @@ impl Rereader {
             Some(reader) => reader,
             None => SnapshotReader::open(&self.settings, self.publication.as_str()).await?,
         };
-        let read = reader.reread(&relation.name, keys, Some(self.timeout)).await?;
-        self.idle().push(reader);
-        Ok(read)
+        let read = reader.reread(&relation.name, (keys, Some(relation)), Some(self.timeout)).await;
+        if read.as_ref().map_or_else(|error| error.kind() == ErrorKind::KeyChanged, |_| true) {
+            self.idle().push(reader);
+        }
+        read
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<SnapshotReader>> {

@@ -11,7 +11,7 @@ use crate::{
         Client, ColumnLists, ErrorKind, PublicationPlan, SlotState, SystemIdentity, create_slot, drop_slot,
         ensure_publication, find_publication, published_tables,
     },
-    state::{Installation, Store, Suspension},
+    state::{Installation, MappingStatus, Store, Suspension},
 };
 
 use super::{
@@ -109,7 +109,8 @@ pub(super) async fn prepare(
     } else {
         Vec::new()
     };
-    if !missing.is_empty() || !leaves.attached.is_empty() {
+    let joins = !settings.manage_publication && joins(&store, state, wanted, tables).await?;
+    if !missing.is_empty() || !leaves.attached.is_empty() || joins {
         installation.baseline = Some(UNKNOWN_BASELINE);
         store.save_installation(state, &installation).await?;
     }
@@ -228,6 +229,24 @@ fn tell_gap(reason: &str, (from, to): (Lsn, Lsn), on_purpose: Option<&Suspension
              made and every mapped table is backfilled again",
         ),
     }
+}
+
+/// Whether a mapping begins whose table may have come into a publication that is not ours at any time. What transactions
+/// that are open now have written to it before will never be streamed, either.
+async fn joins(
+    store: &Store,
+    state: &Client,
+    wanted: &[plan::WantedMapping],
+    tables: &plan::Tables,
+) -> Result<bool, TermError> {
+    let stored = store.mappings(state).await?;
+    let ran = |name: &str| {
+        stored.iter().any(|of| of.name == name && of.generation > 0 && of.status != MappingStatus::Refused)
+    };
+    Ok(wanted.iter().any(|wanted| {
+        let usable = tables.get(&wanted.mapping.entity).is_some_and(|table| table.problem.is_none());
+        usable && wanted.stopped.is_none() && !ran(&wanted.mapping.name)
+    }))
 }
 
 /// The tables that are to be published and are not, with their oids.

@@ -330,6 +330,24 @@ impl Store {
         Ok(())
     }
 
+    /// Forgets how far a table is read as a whole, where that is not to its end: it is read from its first row again.
+    ///
+    /// # Errors
+    /// What the server reports.
+    pub async fn forget_unfinished_run(
+        &self,
+        client: &Client,
+        entity: &EntityName,
+    ) -> Result<(), StateError> {
+        let query = "delete from anabranch.run where installation = $1 and entity = $2 and scope is null \
+                     and status not in ('complete', 'cancelled')";
+        client
+            .execute(query, &[&self.installation, &entity.to_string()])
+            .await
+            .map_err(StateError::query("forget a backfill that changes are missing of"))?;
+        Ok(())
+    }
+
     /// Ends the backfills of a table that no mapping needs any more. Its mark stays, where it was cancelled.
     pub async fn forget_run(&self, client: &Client, entity: &EntityName) -> Result<(), StateError> {
         let query = "delete from anabranch.run where installation = $1 and entity = $2 \

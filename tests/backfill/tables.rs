@@ -160,6 +160,46 @@ async fn c023_a_key_that_changed_while_nobody_looked_is_noticed() {
     assert_eq!(shop.scene.mapping("orders")["generation"], 1);
 }
 
+/// An update that leaves a large value alone is streamed without it, and its row read again: by then of another key, of
+/// one of another name, and with another column.
+#[tokio::test(flavor = "multi_thread")]
+async fn c023_a_row_is_read_again_whose_key_changed_while_nobody_looked() {
+    let mut shop = Shop::built(100, 100).await;
+    sql(
+        &shop,
+        "alter table public.products alter description set storage external;
+         update public.products set description = repeat('large ', 4000) where id in (1, 99)",
+    )
+    .await;
+    shop.check().await;
+    let late =
+        "update public.products set name = 'late', stock = stock + 1, active = true where id in (1, 99)";
+    let renamed = PRODUCT_DOCUMENTS.replace("select id,", "select product_id as id,");
+    shop.scene.host.kill().unwrap();
+    sql(&shop, late).await;
+    sql(&shop, "alter table public.products rename column id to product_id").await;
+    shop.scene.host.start().unwrap();
+    products_are(&shop, &renamed).await;
+    assert_eq!(shop.scene.mapping("products")["generation"], 1);
+    sql(&shop, "alter table public.products rename column product_id to id").await;
+    shop.scene.host.kill().unwrap();
+    sql(&shop, &late.replace("late", "later")).await;
+    sql(&shop, REKEY).await;
+    shop.scene.host.start().unwrap();
+    shop.reached("products", 2).await;
+    products_are(&shop, &by_two()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c023_a_key_that_changes_under_a_quiet_table_is_noticed() {
+    let shop = Shop::built(100, 100).await;
+    shop.check().await;
+    sql(&shop, REKEY).await;
+    shop.reached("products", 2).await;
+    products_are(&shop, &by_two()).await;
+    assert_eq!(shop.scene.mapping("orders")["generation"], 1);
+}
+
 /// Another table under the name, with fewer columns in another order.
 const REPLACEMENT: &str = "(
     attributes jsonb not null, tags text[] not null, active boolean not null, price numeric(10, 2) not null,
