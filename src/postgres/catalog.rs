@@ -277,32 +277,7 @@ impl Catalog {
         let same =
             |table: &&TableInfo| identity != ReplicaIdentity::Index || table.replica_identity == identity;
         let table = table.as_ref().filter(same);
-        let numbers = table.map(|table| table.key_numbers_under(identity).to_vec()).unwrap_or_default();
-        let names = table.map(|table| {
-            table.named(&numbers).map(|column| column.map(|column| column.name.as_str())).collect::<Vec<_>>()
-        });
-        let known = names.map(|names| positions(&columns, names.into_iter())).unwrap_or_default();
-        let whole = matches!(identity, ReplicaIdentity::Full | ReplicaIdentity::Nothing);
-        let flagged: Vec<usize> = (0..columns.len()).filter(|at| !whole && columns[*at].identity).collect();
-        let is_key = |at: &[usize]| {
-            !at.is_empty()
-                && (whole || (at.len() == flagged.len() && at.iter().all(|at| flagged.contains(at))))
-        };
-        let called = renamed(&columns, earlier);
-        let same = earlier.iter().map(|column| &column.attribute).eq(&numbers);
-        // A name may have passed to another column since.
-        let is_doubtful = whole && same && is_key(&called) && called != known;
-        // The message is valid for its rows; the catalogue may be ahead of it.
-        let (key, key_numbers, is_told) = if is_key(&known) && !is_doubtful {
-            (known, numbers, true)
-        } else if is_key(&called) && (!whole || (same && known.is_empty())) {
-            (called, if same { numbers } else { Vec::new() }, true)
-        } else if whole {
-            (Vec::new(), Vec::new(), numbers.is_empty())
-        } else {
-            let is_told = flagged.len() <= 1 || table.is_none();
-            (flagged, Vec::new(), is_told)
-        };
+        let (key, key_numbers, is_told) = key_of(&columns, identity, table, earlier);
         let settled = self.types.know(relation.columns.iter().map(|column| column.1))
             && key.len() == 1
             && table.is_some_and(|table| tells_all(relation, &table.relation(&self.types)));
@@ -314,6 +289,40 @@ impl Catalog {
             key,
         });
         Ok(ResolvedRelation { relation, key_numbers, is_told, settled })
+    }
+}
+
+/// The key of a message's rows, with its column numbers where the catalogue has it as well, and whether it is known. The
+/// message is valid for its rows; the catalogue may be ahead of it, and is asked first.
+fn key_of(
+    columns: &[Column],
+    identity: ReplicaIdentity,
+    table: Option<&TableInfo>,
+    earlier: &[KeyColumn],
+) -> (Vec<usize>, Vec<i16>, bool) {
+    let numbers = table.map(|table| table.key_numbers_under(identity).to_vec()).unwrap_or_default();
+    let names = table.map(|table| {
+        table.named(&numbers).map(|column| column.map(|column| column.name.as_str())).collect::<Vec<_>>()
+    });
+    let known = names.map(|names| positions(columns, names.into_iter())).unwrap_or_default();
+    let whole = matches!(identity, ReplicaIdentity::Full | ReplicaIdentity::Nothing);
+    let flagged: Vec<usize> = (0..columns.len()).filter(|at| !whole && columns[*at].identity).collect();
+    let is_key = |at: &[usize]| {
+        !at.is_empty() && (whole || (at.len() == flagged.len() && at.iter().all(|at| flagged.contains(at))))
+    };
+    let called = renamed(columns, earlier);
+    let same = earlier.iter().map(|column| &column.attribute).eq(&numbers);
+    // A name may have passed to another column since.
+    let is_doubtful = whole && same && is_key(&called) && called != known;
+    if is_key(&known) && !is_doubtful {
+        (known, numbers, true)
+    } else if is_key(&called) && (!whole || (same && known.is_empty())) {
+        (called, if same { numbers } else { Vec::new() }, true)
+    } else if whole {
+        (Vec::new(), Vec::new(), numbers.is_empty())
+    } else {
+        let is_told = flagged.len() <= 1 || table.is_none();
+        (flagged, Vec::new(), is_told)
     }
 }
 

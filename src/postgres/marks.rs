@@ -89,17 +89,21 @@ impl Client {
         let mut pause = FIRST_LOOK;
         // Locks are let go after a transaction became visible (`CommitTransaction` in access/transam/xact.c): one that is
         // not seen after it had none has none. Each statement has a snapshot of its own.
-        let sql = format!(
-            "select exists (
-               select from pg_locks l join pg_locks t on t.virtualtransaction = l.virtualtransaction
-                 and t.pid is not distinct from l.pid
-               where t.locktype = 'transactionid' and t.transactionid = '{xid}'::xid and t.granted
-                 and l.locktype = 'relation' and l.relation = {} and l.granted
-                 and l.database = (select oid from pg_database where datname = current_database())
-                 and l.mode not in ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock'));
-             select pg_current_snapshot()",
-            table.unwrap_or_default()
+        let alters = table.map_or_else(
+            || "true".to_owned(),
+            |table| {
+                format!(
+                    "exists (
+                       select from pg_locks l join pg_locks t on t.virtualtransaction = l.virtualtransaction
+                         and t.pid is not distinct from l.pid
+                       where t.locktype = 'transactionid' and t.transactionid = '{xid}'::xid and t.granted
+                         and l.locktype = 'relation' and l.relation = {table} and l.granted
+                         and l.database = (select oid from pg_database where datname = current_database())
+                         and l.mode not in ('AccessShareLock', 'RowShareLock', 'RowExclusiveLock'))"
+                )
+            },
         );
+        let sql = format!("select {alters}; select pg_current_snapshot()");
         loop {
             let mut answers = self.text_results(&sql).await?.into_iter();
             let mut value = || answers.next()?.into_iter().flatten().flatten().next();
@@ -107,7 +111,7 @@ impl Client {
             if parse_snapshot(value().as_deref())?.sees(xid) {
                 return Ok(Sight::Seen);
             }
-            if table.is_some() && !alters {
+            if !alters {
                 return Ok(Sight::Unaltered);
             }
             if Instant::now() >= until {

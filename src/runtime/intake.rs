@@ -159,8 +159,7 @@ impl Pump {
     pub(super) fn on_commit(&mut self, connection: &mut Connection, committed: &Committed) {
         if committed.changes > 0 {
             self.observer.metrics.transaction();
-        }
-        if committed.changes == 0 && committed.ignored > 0 {
+        } else if committed.ignored > 0 {
             // A mapping may take its table up while it is invisible still.
             let TransactionInfo { xid, commit_lsn, end_lsn, .. } = committed.info;
             self.machine.committed(xid, commit_lsn, end_lsn);

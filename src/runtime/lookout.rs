@@ -1,6 +1,6 @@
 //! Watches the mapped tables for what the stream does not tell: a table that could not be used and now can, one
-//! that was dropped and made again, or got another key, before any row of it was changed, one that is published no more, and one that must
-//! not be any more.
+//! that was dropped and made again, or got another key, before any row of it was changed, one that is published no
+//! more, and one that must not be any more.
 //!
 //! It looks, on a connection of its own, and says what a new term should take up. What it cannot do itself it tells as a
 //! warning, and goes on looking. Must never: write anything but that a table is not published whose application could

@@ -180,14 +180,13 @@ impl Relations {
             let change = self.untold.insert(raw.oid).then_some(RelationChange { key_changed: true });
             return Ok(Described { relation, is_told: false, change });
         }
-        let was_untold = self.untold.remove(&raw.oid);
+        self.untold.remove(&raw.oid);
         let change = match (self.known.get(&raw.oid), self.keys.remove(&raw.oid)) {
             (Some(before), _) => (before.relation != relation)
                 .then(|| RelationChange { key_changed: resolved.key_differs(before) }),
             (None, Some(key)) => is_other(&resolved, &key).then_some(RelationChange { key_changed: true }),
             (None, None) => None,
         };
-        let change = if was_untold { Some(RelationChange { key_changed: false }) } else { change };
         if let Some(key) = resolved.key_columns() {
             self.names.insert(raw.oid, key);
         }

@@ -136,11 +136,9 @@ impl Rereader {
             Some(reader) => reader,
             None => SnapshotReader::open(&self.settings, self.publication.as_str()).await?,
         };
-        let read = reader.reread(&relation.name, (keys, Some(relation)), Some(self.timeout)).await;
-        if read.as_ref().map_or_else(|error| error.kind() == ErrorKind::KeyChanged, |_| true) {
-            self.idle().push(reader);
-        }
-        read
+        let read = reader.reread(&relation.name, (keys, Some(relation)), Some(self.timeout)).await?;
+        self.idle().push(reader);
+        Ok(read)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<SnapshotReader>> {
